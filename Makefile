@@ -1,0 +1,81 @@
+# The everyday commands. `make` alone lists them.
+
+# Which Python the environment is made with, and where it lies. One folder serves one
+# Python: make test PYTHON=python3.13 VENV=.venv-3.13
+PYTHON ?= python3
+VENV ?= .venv
+# The interpreters that constraints.txt is resolved for.
+PYTHONS ?= python3.11 python3.12 python3.13
+
+BIN := $(VENV)/bin
+LOG := $(VENV)/install.log
+# Warnings and errors are shown; everything goes to the log.
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check --log $(LOG) \
+	-c constraints.txt
+# setuptools comes from constraints.txt too, so that the build is pinned like the rest
+# (and an old pip, which cannot constrain a build, does not matter).
+BUILD := setuptools
+
+.PHONY: help demo test lint bench clean constraints
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo         set up $(VENV) (once) and show the library at work: 'im3f demo'"
+	@echo "make test         set up $(VENV) (once) and run the tests"
+	@echo "make test SLOW=1  the same with the slow statistical tests"
+	@echo "make lint         ruff: check and formatting"
+	@echo "make bench        throughput on this machine, as JSON in bench/results"
+	@echo "make constraints  resolve constraints.txt anew for $(PYTHONS)"
+	@echo "make clean        remove $(VENV), caches and build folders"
+	@echo
+	@echo "PYTHON=...  the Python to use (3.11 or newer; now: $(PYTHON))"
+	@echo "VENV=...    the folder of the environment (now: $(VENV))"
+	@echo "ARGS=...    more arguments for pytest, the demo or the benchmark"
+
+# --- set-up: two stamps, so that a second `make` installs nothing -----------------
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "im3f_jax needs Python 3.11 or newer, and '$(PYTHON)' is not that." >&2; \
+	  echo "Name one that is: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@echo "Making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo "'$(PYTHON) -m venv' failed. On Debian and Ubuntu it needs the package" \
+	    "python3-venv." >&2; rm -rf $(VENV); exit 1; }
+
+$(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing im3f_jax and what it needs into $(VENV) (about 700 MB on disk," \
+	  "a minute or two; the log is $(LOG))"
+	@$(PIP) $(BUILD) && $(PIP) --no-build-isolation -e . || { \
+	  echo "Installation failed; the whole story is in $(LOG)" >&2; exit 1; }
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.base
+	@echo "Installing what the tests need into $(VENV)"
+	@$(PIP) --no-build-isolation -e '.[dev,arviz,plots]' || { \
+	  echo "Installation failed; the whole story is in $(LOG)" >&2; exit 1; }
+	@touch $@
+
+# --- the everyday commands --------------------------------------------------------
+
+demo: $(VENV)/.base
+	@echo "Running: im3f demo $(ARGS)"
+	@$(BIN)/im3f demo $(ARGS)
+
+test: $(VENV)/.dev
+	@echo "Running the tests$(if $(SLOW),, (without the slow ones: make test SLOW=1))"
+	@$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow") $(ARGS)
+
+lint: $(VENV)/.dev
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+bench: $(VENV)/.base
+	@echo "Running: bench/throughput.py $(ARGS)"
+	@$(BIN)/python bench/throughput.py $(ARGS)
+
+constraints:
+	@$(firstword $(PYTHONS)) tools/constraints.py $(PYTHONS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,57 @@
+"""Bayesian mixed membership matrix factorization in JAX.
+
+The names below are found on first use (PEP 562), so that ``import im3f_jax`` starts
+neither JAX nor pandas, takes no GPU memory, and costs a few milliseconds.
+"""
+
+import importlib
+
+__version__ = "0.1.0"
+
+# public name -> the module that defines it. To make a name public, add one line.
+_PUBLIC = {
+    # data
+    "load_ratings": "im3f_jax.data.movielens",
+    "Ratings": "im3f_jax.data.ratings",
+    "leave_one_out": "im3f_jax.data.splits",
+    "random_split": "im3f_jax.data.splits",
+    "split_by_rows": "im3f_jax.data.splits",
+    "planted_ratings": "im3f_jax.data.synthetic",
+    # the model: presets, and what a spec is made of
+    "BPMF": "im3f_jax.api",
+    "M3F": "im3f_jax.api",
+    "IM3F": "im3f_jax.api",
+    "PMF": "im3f_jax.api",
+    "Model": "im3f_jax.api",
+    "ModelSpec": "im3f_jax.model.spec",
+    "InverseGamma": "im3f_jax.model.scalars",
+    "Gamma": "im3f_jax.model.scalars",
+    # pure functions, for those who compose
+    "gibbs_sweep": "im3f_jax.gibbs.sweep",
+    "init_state": "im3f_jax.gibbs.init",
+    "log_joint": "im3f_jax.model.log_joint",
+    # results
+    "Posterior": "im3f_jax.posterior.posterior",
+    "load": "im3f_jax.posterior.storage",
+    # errors and warnings
+    "InputError": "im3f_jax.errors",
+    "Im3fWarning": "im3f_jax.errors",
+}
+
+__all__ = ["__version__", *_PUBLIC]
+
+
+def __getattr__(name):
+    """Import a public name when it is first asked for."""
+    try:
+        module = _PUBLIC[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value  # found once: the next look-up does not come here
+    return value
+
+
+def __dir__():
+    """List the public names, loaded or not."""
+    return sorted(set(globals()) | set(_PUBLIC))

@@ -1,0 +1,626 @@
+"""The presets of the family, and `fit`."""
+
+import dataclasses
+import logging
+import math
+import os
+import platform
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import jax
+import numpy as np
+
+from im3f_jax.data.layout import lay_out
+from im3f_jax.data.ratings import Ratings
+from im3f_jax.errors import Im3fWarning, InputError
+from im3f_jax.inference.devices import block_sizes, choose_device, describe_device
+from im3f_jax.inference.memory import (
+    estimate_draw_bytes,
+    estimate_memory,
+    format_bytes,
+)
+from im3f_jax.inference.run import Draws, Pairs, RunResult, map_settings, run
+from im3f_jax.inference.warm_start import fit_map
+from im3f_jax.model.bias_prior import TopicNormal
+from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
+from im3f_jax.model.likelihood import Gaussian
+from im3f_jax.model.scalars import Gamma, InverseGamma
+from im3f_jax.model.spec import ModelSpec, resolve, validate
+from im3f_jax.model.topic_prior import HDP, FiniteDirichlet, NoTopics
+from im3f_jax.posterior.posterior import Posterior
+
+__all__ = ["BPMF", "IM3F", "M3F", "PMF", "Model"]
+
+logger = logging.getLogger(__name__)
+
+Variance = float | InverseGamma | None
+Concentration = float | Gamma
+MAP_STEPS = 300
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Model(ModelSpec):
+    """A `ModelSpec` that can be fitted; made by `PMF`, `BPMF`, `M3F` or `IM3F`."""
+
+    def fit(
+        self,
+        train: Ratings,
+        test: Ratings | None = None,
+        *,
+        num_warmup: int = 100,
+        num_samples: int = 400,
+        num_chains: int = 1,
+        thinning: int = 1,
+        seed: int = 0,
+        init: str = "map",
+        chain_method: str = "auto",
+        device: Any = "auto",
+        progress: bool = True,
+        store: str = "all",
+        track_train: bool = True,
+        memory_limit: int | None = None,
+        callback: Callable[[int, float, dict], Any] | None = None,
+    ) -> Posterior:
+        """Sample the posterior.
+
+        As in numpyro, `num_samples` sweeps follow the warm-up and every thinning-th of
+        them is kept. The same seed gives the same draws, bit for bit, on a CPU with the
+        same versions; on a GPU the same distribution.
+
+        Parameters
+        ----------
+        train
+            Training ratings. Users and items of their index without a rating here are
+            cold: the sampler has no row for them, and they are predicted as new ones.
+        test
+            Held-out ratings to score on the way; they share the index of `train`.
+        num_warmup, num_samples, num_chains, thinning
+            Sweeps before, sweeps after, independent chains, distance of kept draws.
+        seed
+            Non-negative. numpy's global generator plays no part.
+        init
+            "map" starts the factors at PMF's mode (Adam), "prior" at a draw.
+        chain_method
+            "sequential", "vectorized" (at once), or "auto": vectorized on a GPU.
+        device
+            "auto" (JAX's default), "cpu", "gpu" (fails where there is none), or a JAX
+            device. The device is logged at the start and stands in the result.
+        progress
+            Show a progress bar: sweeps/s, running test RMSE, topics in use.
+        store
+            "all" keeps the vectors of every kept draw on the host, so that any pair can
+            be predicted; "summary" keeps the mean predictions of `train` and `test`.
+        track_train
+            Average the predictions of the training ratings too.
+        memory_limit
+            Bytes that kept draws may take on the host; None is half of the machine's
+            memory.
+        callback
+            Called as callback(sweep, elapsed seconds, metrics) between compiled chunks.
+
+        Returns
+        -------
+        Posterior
+
+        Raises
+        ------
+        InputError
+            For a setting without meaning, a device that is not there, kept draws beyond
+            the memory limit.
+        SamplingError
+            If a draw is not finite.
+        """
+        validate(self)
+        _check_run(
+            num_warmup,
+            num_samples,
+            num_chains,
+            thinning,
+            seed,
+            init,
+            chain_method,
+            store,
+        )
+        if not isinstance(train, Ratings):
+            raise InputError(
+                f"train is of type {type(train).__name__}: make Ratings of it first, "
+                "by Ratings.from_dataframe, Ratings.from_arrays or load_ratings."
+            )
+        if len(train) == 0:
+            raise InputError("There are no training ratings.")
+        chosen = choose_device(device)
+        logger.info("device: %s", describe_device(chosen))
+        spec = resolve(self, train.mean, float(np.var(train.rating)), train.step)
+        user_row, user = _trained_rows(train.user, train.num_users)
+        item_row, item = _trained_rows(train.item, train.num_items)
+        num_users, num_items = int(user_row.max()), int(item_row.max())
+        layout, order = lay_out(
+            user, item, train.rating, num_users, num_items, block_sizes(chosen)
+        )
+        pairs = _test_pairs(train, test, user_row, item_row, layout.chunk)
+        at_once = chain_method == "vectorized" or (
+            chain_method == "auto" and chosen.platform != "cpu"
+        )
+        needed = estimate_memory(
+            spec, layout, len(pairs.rating), num_chains if at_once else 1
+        )["total"]
+        logger.info("device memory, estimated: %s", format_bytes(needed))
+        keeps = store == "all" and self.estimate == "posterior"
+        if keeps:
+            _check_host_memory(
+                estimate_draw_bytes(spec, num_users, num_items),
+                num_chains,
+                num_samples,
+                thinning,
+                memory_limit,
+            )
+        data, pairs = jax.device_put((layout, pairs), chosen)
+        arrays = jax.tree.map(lambda x: np.asarray(x, layout.rating.dtype), spec)
+        arrays = jax.device_put(arrays, chosen)
+        with jax.default_device(chosen):
+            if self.estimate == "map":
+                result = _fit_map(arrays, data, pairs, seed)
+            else:
+                with _Bar(progress, num_chains * (num_warmup + num_samples)) as bar:
+                    result = run(
+                        arrays,
+                        data,
+                        pairs,
+                        num_warmup=num_warmup,
+                        num_samples=num_samples,
+                        thinning=thinning,
+                        num_chains=num_chains,
+                        seed=seed,
+                        init=init,
+                        vectorized=at_once,
+                        keep_draws=keeps,
+                        track_train=track_train,
+                        progress=bar,
+                        callback=callback,
+                    )
+        if self.estimate == "map":
+            num_warmup, num_samples, thinning = 0, 1, 1
+        train_predictions = None
+        if result.train_predictions is not None:
+            train_predictions = np.empty(len(train))
+            train_predictions[order] = result.train_predictions[: len(train)]
+        posterior = Posterior(
+            spec=spec,
+            users=train.users,
+            items=train.items,
+            user_row=user_row,
+            item_row=item_row,
+            draws=result.draws,
+            trace=result.trace,
+            levels=train.levels,
+            is_discrete=train.is_discrete,
+            num_warmup=num_warmup,
+            num_samples=num_samples,
+            thinning=thinning,
+            seed=seed,
+            device=describe_device(chosen),
+            versions=_versions(),
+            seconds=result.seconds,
+            train_predictions=train_predictions,
+            partial=result.partial,
+        )
+        if train_predictions is not None:
+            posterior._fitted.append((train, train_predictions))
+        if test is not None:
+            posterior.test_predictions = result.test_predictions[: len(test)]
+            posterior._fitted.append((test, posterior.test_predictions))
+        _warn(posterior)
+        return posterior
+
+
+def BPMF(
+    latent_dim: int = 10,
+    *,
+    rating_variance: Variance = None,
+    rating_variance_floor: float | None = None,
+    global_bias: float | None = None,
+    factor_prior: NormalWishart | IsotropicNormal | None = None,
+) -> Model:
+    """Bayesian probabilistic matrix factorisation: the family without topics.
+
+    Salakhutdinov and Mnih (2008). The parameters are those of `IM3F`.
+    """
+    return _model(
+        latent_dim,
+        NoTopics(),
+        NoTopics(),
+        rating_variance,
+        rating_variance_floor,
+        global_bias,
+        factor_prior,
+    )
+
+
+def PMF(
+    latent_dim: int = 10,
+    *,
+    factor_precision: float | None = None,
+    rating_variance: float | None = None,
+    global_bias: float | None = None,
+) -> Model:
+    """Probabilistic matrix factorisation: one point, the mode, by Adam (optax).
+
+    Salakhutdinov and Mnih (2007). Its `fit` gives a posterior of one draw.
+
+    Parameters
+    ----------
+    latent_dim
+        D.
+    factor_precision
+        Prior precision of each element of the factors; None is the documented default
+        of `IsotropicNormal`.
+    rating_variance
+        sigma^2, fixed; None is 0.7 times the variance of the training ratings.
+    global_bias
+        chi_0; None is the training mean.
+    """
+    model = _model(
+        latent_dim,
+        NoTopics(),
+        NoTopics(),
+        rating_variance,
+        None,
+        global_bias,
+        IsotropicNormal(factor_precision),
+    )
+    return dataclasses.replace(model, estimate="map")
+
+
+def M3F(
+    user_topics: int = 2,
+    item_topics: int = 1,
+    latent_dim: int = 10,
+    *,
+    user_topic_concentration: float = 10000.0,
+    item_topic_concentration: float = 10000.0,
+    rating_variance: Variance = None,
+    rating_variance_floor: float | None = None,
+    user_bias_variance: Variance = None,
+    item_bias_variance: Variance = None,
+    user_topic_mean_variance: Variance = 0.0,
+    item_topic_mean_variance: Variance = 0.0,
+    global_bias: float | None = None,
+    factor_prior: NormalWishart | IsotropicNormal | None = None,
+) -> Model:
+    """Mixed membership matrix factorisation with topic-indexed biases, M3F-TIB.
+
+    Mackey, Weiss and Jordan (2010): a fixed number of topics a side, with a symmetric
+    Dirichlet(concentration / topics) prior. Topic means are 0 by default, as there.
+
+    Parameters
+    ----------
+    user_topics, item_topics
+        Numbers of topics; 0 leaves the other side without biases.
+    user_topic_concentration, item_topic_concentration
+        alpha; 10,000 makes weights nearly uniform.
+
+    The other parameters are those of `IM3F`.
+    """
+    return _model(
+        latent_dim,
+        _finite("user_topics", user_topics, user_topic_concentration),
+        _finite("item_topics", item_topics, item_topic_concentration),
+        rating_variance,
+        rating_variance_floor,
+        global_bias,
+        factor_prior,
+        TopicNormal(user_bias_variance, item_topic_mean_variance),
+        TopicNormal(item_bias_variance, user_topic_mean_variance),
+    )
+
+
+def IM3F(
+    latent_dim: int = 10,
+    *,
+    max_user_topics: int = 64,
+    max_item_topics: int = 64,
+    topics: str = "weak_limit",
+    user_dish_concentration: Concentration = 1.0,
+    item_dish_concentration: Concentration = 1.0,
+    user_table_concentration: Concentration = 10.0,
+    item_table_concentration: Concentration = 10.0,
+    rating_variance: Variance = None,
+    rating_variance_floor: float | None = None,
+    user_bias_variance: Variance = None,
+    item_bias_variance: Variance = None,
+    user_topic_mean_variance: Variance = None,
+    item_topic_mean_variance: Variance = None,
+    global_bias: float | None = None,
+    factor_prior: NormalWishart | IsotropicNormal | None = None,
+) -> Model:
+    """Infinite mixed membership matrix factorisation.
+
+    The number of user topics (moods) and of item topics (contexts) follows from a
+    truncated hierarchical Dirichlet process a side. A number given here is fixed and
+    never changed, a prior is sampled, None is the documented default.
+
+    Parameters
+    ----------
+    latent_dim
+        D.
+    max_user_topics, max_item_topics
+        Truncations.
+    topics
+        "weak_limit" or "stick_breaking".
+    user_dish_concentration, item_dish_concentration
+        The paper's beta (Teh's gamma): a number, or a `Gamma` prior.
+    user_table_concentration, item_table_concentration
+        The paper's gamma (Teh's alpha_0): a number, or a `Gamma` prior.
+    rating_variance
+        sigma^2: a number, an `InverseGamma`, or None (sampled).
+    rating_variance_floor
+        Least sampled sigma^2; None is step^2 / 12, see `Gaussian`.
+    user_bias_variance, item_bias_variance
+        sigma_0^2 of each side: a number (0: every bias equals its topic's mean), an
+        `InverseGamma`, or None (sampled).
+    user_topic_mean_variance, item_topic_mean_variance
+        tau^2 of the means of the user topics (about which item biases lie) and of the
+        item topics: a number, an `InverseGamma`, or None (0.1 times the variance of
+        the training ratings, fixed).
+    global_bias
+        chi_0, rating scale; None is the training mean.
+    factor_prior
+        None is `NormalWishart()`.
+
+    Raises
+    ------
+    InputError
+        One sentence that names the setting.
+    """
+    return _model(
+        latent_dim,
+        HDP(max_user_topics, topics, user_dish_concentration, user_table_concentration),
+        HDP(max_item_topics, topics, item_dish_concentration, item_table_concentration),
+        rating_variance,
+        rating_variance_floor,
+        global_bias,
+        factor_prior,
+        TopicNormal(user_bias_variance, item_topic_mean_variance),
+        TopicNormal(item_bias_variance, user_topic_mean_variance),
+    )
+
+
+def _model(
+    latent_dim,
+    user_topics,
+    item_topics,
+    variance,
+    floor,
+    global_bias,
+    factor_prior,
+    user_bias=None,
+    item_bias=None,
+) -> Model:
+    model = Model(
+        latent_dim=latent_dim,
+        likelihood=Gaussian(variance, floor),
+        factor_prior=NormalWishart() if factor_prior is None else factor_prior,
+        user_bias_prior=user_bias or TopicNormal(),
+        item_bias_prior=item_bias or TopicNormal(),
+        user_topic_prior=user_topics,
+        item_topic_prior=item_topics,
+        global_bias=global_bias,
+    )
+    validate(model)
+    return model
+
+
+def _finite(name: str, number: int, concentration: float):
+    if isinstance(number, int) and number == 0:
+        return NoTopics()
+    return FiniteDirichlet(number, concentration)
+
+
+def _check_run(
+    num_warmup, num_samples, num_chains, thinning, seed, init, chain_method, store
+) -> None:
+    for name, value, least in (
+        ("num_warmup", num_warmup, 0),
+        ("num_samples", num_samples, 1),
+        ("num_chains", num_chains, 1),
+        ("thinning", thinning, 1),
+        ("seed", seed, 0),
+    ):
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if not whole or value < least:
+            raise InputError(
+                f"{name} is {value!r}, but must be a whole number of at least {least}."
+            )
+    if thinning > num_samples:
+        raise InputError(
+            f"thinning is {thinning}, more than num_samples, {num_samples}: no draw "
+            "would be kept."
+        )
+    for name, value, choices in (
+        ("init", init, ("map", "prior")),
+        ("chain_method", chain_method, ("auto", "sequential", "vectorized")),
+        ("store", store, ("all", "summary")),
+    ):
+        if value not in choices:
+            raise InputError(f"{name} is {value!r}, but must be one of {choices}.")
+
+
+def _trained_rows(codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Row of each id of the index (cold ids share the last), and of each rating."""
+    trained = np.unique(codes)
+    rows = np.full(size, len(trained))
+    rows[trained] = np.arange(len(trained))
+    if len(trained) == size:
+        rows = np.append(rows, size)
+    return rows, rows[codes]
+
+
+def _test_pairs(
+    train: Ratings,
+    test: Ratings | None,
+    user_row: np.ndarray,
+    item_row: np.ndarray,
+    chunk: int,
+) -> Pairs:
+    count = 0 if test is None else len(test)
+    size = -(-count // chunk) * chunk
+    user, item = np.zeros(size, np.int32), np.zeros(size, np.int32)
+    rating = np.zeros(size, np.float32)
+    if test is not None and count:
+        if not (test.users is train.users and test.items is train.items):
+            raise InputError(
+                "test must share the ids of train: make both by a split of one table "
+                "(leave_one_out, random_split, split_by_rows), or score other ratings "
+                "by posterior.evaluate."
+            )
+        user[:count], item[:count] = user_row[test.user], item_row[test.item]
+        rating[:count] = test.rating
+    return Pairs(user, item, rating, np.int32(count), chunk)
+
+
+def _check_host_memory(
+    draw: int, num_chains: int, num_samples: int, thinning: int, limit: int | None
+) -> None:
+    if limit is None:
+        limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    needed = draw * num_chains * (num_samples // thinning)
+    logger.info("kept draws: %s (%s each)", format_bytes(needed), format_bytes(draw))
+    if needed <= limit:
+        return
+    fits = limit // (draw * num_chains)
+    advice = (
+        f"thinning={math.ceil(num_samples / fits)} fits" if fits else "no thinning fits"
+    )
+    raise InputError(
+        f"The kept draws would take {format_bytes(needed)} of host memory, more than "
+        f"the limit of {format_bytes(limit)}: {advice}; store='summary' keeps only the "
+        "predictions of the pairs given."
+    )
+
+
+def _fit_map(spec: ModelSpec, data, pairs: Pairs, seed: int) -> RunResult:
+    """PMF: one point, presented as a run of one draw."""
+    import time
+
+    begin = time.perf_counter()
+    variance, precision = map_settings(spec, data)
+    fit = fit_map(
+        jax.random.key(seed),
+        data,
+        spec.latent_dim,
+        spec.global_bias,
+        variance,
+        precision,
+        num_steps=MAP_STEPS,
+    )
+    users = np.asarray(fit.user_factors, np.float32)
+    items = np.asarray(fit.item_factors, np.float32)
+    rows = int(data.num_users) + 1, int(data.num_items) + 1
+    bias = float(spec.global_bias)
+
+    def predict(user, item):
+        return bias + np.einsum("nd,nd->n", users[user], items[item])
+
+    train = predict(np.asarray(data.user), np.asarray(data.item))
+    count = int(data.num_ratings)
+    error = np.asarray(data.rating)[:count] - train[:count]
+    test = predict(np.asarray(pairs.user), np.asarray(pairs.item))
+    trace = {
+        "log_joint": -np.asarray(fit.objective)[None, -1:],
+        "rating_variance": np.full((1, 1), float(variance)),
+        "residual_rmse": np.sqrt(np.mean(error**2)).reshape(1, 1),
+    }
+    for side in ("user", "item"):
+        trace[f"num_{side}_topics"] = np.zeros((1, 1), np.int32)
+        trace[f"effective_{side}_topics"] = np.zeros((1, 1))
+    draws = Draws(
+        user_features=users[None, None, : rows[0]],
+        item_features=items[None, None, : rows[1]],
+        global_bias=np.full((1, 1), bias),
+        rating_variance=np.full((1, 1), float(variance)),
+    )
+    seconds = {"start": 0.0, "compile": 0.0, "run": time.perf_counter() - begin}
+    return RunResult(
+        trace,
+        draws,
+        test.astype(np.float64),
+        train.astype(np.float64),
+        seconds,
+        1,
+        False,
+    )
+
+
+class _Bar:
+    """A tqdm bar in the outer loop, or nothing."""
+
+    def __init__(self, shown: bool, total: int) -> None:
+        self.shown, self.total, self.bar = shown, total, None
+
+    def __enter__(self):
+        if not self.shown:
+            return None
+        from tqdm.auto import tqdm
+
+        self.bar = tqdm(total=self.total, unit="sweep")
+        return self.update
+
+    def update(self, sweeps: int, metrics: dict) -> None:
+        self.bar.update(sweeps)
+        shown = {"var": f"{metrics['rating_variance']:.3f}"}
+        if not math.isnan(metrics["rmse"]):
+            shown["test rmse"] = f"{metrics['rmse']:.4f}"
+        if metrics["num_user_topics"] or metrics["num_item_topics"]:
+            shown["topics"] = (
+                f"{metrics['num_user_topics']}/{metrics['num_item_topics']}"
+            )
+        self.bar.set_postfix(shown, refresh=False)
+
+    def __exit__(self, *error) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in ("im3f-jax", "jax", "jaxlib", "numpy", "pandas", "optax"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            from im3f_jax import __version__
+
+            found[name] = __version__
+    return found
+
+
+def _warn(posterior: Posterior) -> None:
+    """Say what a reader of the result must know."""
+    spec = posterior.spec
+    floor = spec.likelihood.variance_floor
+    if isinstance(spec.likelihood.variance, InverseGamma) and floor > 0:
+        at_floor = np.mean(posterior.rating_variance <= 1.001 * floor)
+        if at_floor > 0.5:
+            warnings.warn(
+                f"{at_floor:.0%} of the kept draws have the rating variance at its "
+                f"floor of {floor:.4g}: topics sit on the levels of the scale. Fix the "
+                "rating variance, or use fewer topics.",
+                Im3fWarning,
+                stacklevel=3,
+            )
+    for side, prior in (
+        ("user", spec.user_topic_prior),
+        ("item", spec.item_topic_prior),
+    ):
+        occupied = getattr(posterior, f"num_{side}_topics")
+        if isinstance(prior, HDP) and occupied.max(initial=0) >= 0.9 * prior.num_topics:
+            warnings.warn(
+                f"Up to {occupied.max()} {side} topics were occupied, close to the "
+                f"truncation of {prior.num_topics}: raise max_{side}_topics.",
+                Im3fWarning,
+                stacklevel=3,
+            )

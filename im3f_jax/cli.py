@@ -1,0 +1,622 @@
+"""The command line: ``im3f fit``, ``im3f predict`` and ``im3f demo``.
+
+The words are those of the Python interface. Results go to files and to standard
+output, what is said about the run to standard error. Exit codes: 0 done, 2 the input
+cannot be used (one sentence says why), 130 interrupted.
+"""
+
+import argparse
+import dataclasses
+import json
+import logging
+import math
+import os
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+import im3f_jax
+from im3f_jax.errors import Im3fWarning, InputError
+
+__all__ = ["main"]
+
+PREDICTIONS = "predictions.csv"
+METRICS = "metrics.json"
+TRACE = "trace.csv"
+MODEL = "model.npz"
+
+_PRESETS = {"im3f": "IM3F", "bpmf": "BPMF", "m3f": "M3F", "pmf": "PMF"}
+
+# Options that become arguments of the preset: name, type, who has it, what it says.
+# They have no default here: what is not given is left to the preset.
+_ALL = ("im3f", "bpmf", "m3f", "pmf")
+_SAMPLED = ("im3f", "bpmf", "m3f")
+_TOPICS = ("im3f", "m3f")
+_SPEC_OPTIONS = [
+    ("latent_dim", int, _ALL, "length of the factors"),
+    ("max_user_topics", int, ("im3f",), "truncation of the user topics (moods)"),
+    ("max_item_topics", int, ("im3f",), "truncation of the item topics (contexts)"),
+    ("user_topics", int, ("m3f",), "number of user topics"),
+    ("item_topics", int, ("m3f",), "number of item topics"),
+    ("topics", str, ("im3f",), "how the HDP is truncated"),
+    ("user_dish_concentration", float, ("im3f",), "of the global user-topic weights"),
+    ("item_dish_concentration", float, ("im3f",), "of the global item-topic weights"),
+    ("user_table_concentration", float, ("im3f",), "of each user's topic weights"),
+    ("item_table_concentration", float, ("im3f",), "of each item's topic weights"),
+    ("user_topic_concentration", float, ("m3f",), "of each user's topic weights"),
+    ("item_topic_concentration", float, ("m3f",), "of each item's topic weights"),
+    ("rating_variance", float, _ALL, "fixed at this number instead of sampled"),
+    ("rating_variance_floor", float, _SAMPLED, "least it may be; 0: continuous scale"),
+    ("user_bias_variance", float, _TOPICS, "of biases about their topic's mean"),
+    ("item_bias_variance", float, _TOPICS, "of biases about their topic's mean"),
+    ("user_topic_mean_variance", float, _TOPICS, "of the means of user topics"),
+    ("item_topic_mean_variance", float, _TOPICS, "of the means of item topics"),
+    ("global_bias", float, _ALL, "fixed at this number instead of the training mean"),
+]
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that says what is wrong in one sentence."""
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments without the program's name; by default those of the process.
+
+    Returns
+    -------
+    int
+        0 when done, 2 where the input cannot be used, 130 when interrupted.
+
+    Raises
+    ------
+    SystemExit
+        By argparse: for ``--help`` and ``--version``, and with code 2 for arguments
+        that it refuses.
+    """
+    arguments = _parser().parse_args(argv)
+    try:
+        with _warnings_in_one_line():
+            return arguments.run(arguments)
+    except KeyboardInterrupt:
+        print("im3f: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `im3f predict ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (InputError, OSError) as error:
+        print(f"im3f: {_sentence(error)}", file=sys.stderr)
+        return 2
+
+
+def _sentence(error: Exception) -> str:
+    """Say in one line what is wrong, without an error number."""
+    if isinstance(error, OSError) and error.strerror:
+        name = f"{error.filename}: " if error.filename is not None else ""
+        return f"{name}{error.strerror}"
+    return " ".join(str(error).split())
+
+
+@contextmanager
+def _warnings_in_one_line():
+    """Show our own warnings without a line of source code."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def show_ours(message, category, *place, **more):
+            if issubclass(category, Im3fWarning):
+                print(f"im3f: warning: {message}", file=sys.stderr)
+            else:
+                show(message, category, *place, **more)
+
+        warnings.showwarning = show_ours
+        yield
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="im3f",
+        description="Predict ratings, and say how sure the prediction is.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"im3f_jax {im3f_jax.__version__}"
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_fit(commands)
+    _add_predict(commands)
+    _add_demo(commands)
+    return parser
+
+
+def _add_command(commands, name, run, help, description=None):
+    parser = commands.add_parser(
+        name, help=help, description=description or help, allow_abbrev=False
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_fit(commands) -> None:
+    parser = _add_command(
+        commands,
+        "fit",
+        _fit,
+        "fit a model to a file of ratings and judge it on held-out ones",
+        f"Fit a model by Gibbs sampling. Writes {PREDICTIONS} (of the test ratings, or "
+        f"of the training ratings where there is no test set), {METRICS}, {TRACE} "
+        f"(every sweep) and {MODEL} (for im3f predict).",
+    )
+    parser.usage = "im3f fit FILE [options]"
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="u.data, ratings.dat, ratings.csv, an .npz, plain or as .gz or .zip; or "
+        "the name of a folder in IM3F_DATA_DIR, such as ml-100k",
+    )
+    parser.add_argument(
+        "--duplicates",
+        choices=["error", "last", "mean", "keep"],
+        default="error",
+        help="what to do about repeated (user, item) rows (default: error)",
+    )
+
+    model = parser.add_argument_group("model")
+    model.add_argument("--model", choices=list(_PRESETS), default="im3f")
+    for name, kind, models, text in _SPEC_OPTIONS:
+        whose = "" if models == _ALL else f" [{', '.join(models)}]"
+        if name == "topics":
+            shape = {"choices": ["weak_limit", "stick_breaking"]}
+        else:
+            shape = {"type": kind, "metavar": "N" if kind is int else "X"}
+        model.add_argument(_option(name), **shape, help=f"{text}{whose}")
+
+    test = parser.add_argument_group("test set")
+    test.add_argument(
+        "--split",
+        default="leave-one-out",
+        metavar="HOW",
+        help="leave-one-out (the default: one rating of each user), random, none, or "
+        "ROWS.npz:KEY, an array of 0-based row numbers to test on",
+    )
+    test.add_argument(
+        "--test-fraction",
+        type=float,
+        metavar="X",
+        help="share of the ratings that --split random takes (default: 0.1)",
+    )
+    _add_clip(test)
+
+    run = parser.add_argument_group("sampling")
+    run.add_argument(
+        "--num-warmup", type=int, metavar="N", default=100, help="default: 100"
+    )
+    run.add_argument(
+        "--num-samples", type=int, metavar="N", default=400, help="default: 400"
+    )
+    run.add_argument(
+        "--num-chains", type=int, metavar="N", default=1, help="default: 1"
+    )
+    run.add_argument(
+        "--thinning",
+        type=int,
+        metavar="N",
+        default=1,
+        help="keep every such sweep (default: 1)",
+    )
+    run.add_argument(
+        "--seed",
+        type=int,
+        metavar="N",
+        default=0,
+        help="of the split and the chains (default: 0)",
+    )
+    run.add_argument(
+        "--init",
+        choices=["map", "prior"],
+        default="map",
+        help="where the factors start (default: map)",
+    )
+    run.add_argument(
+        "--device",
+        choices=["auto", "cpu", "gpu"],
+        default="auto",
+        help="gpu fails where JAX has none (default: auto)",
+    )
+
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--out",
+        default="im3f-out",
+        metavar="DIR",
+        help="folder of the results, made if need be (default: im3f-out)",
+    )
+    output.add_argument(
+        "--overwrite", action="store_true", help="replace results that are there"
+    )
+    output.add_argument("--quiet", action="store_true", help="say nothing but errors")
+
+
+def _add_predict(commands) -> None:
+    parser = _add_command(
+        commands,
+        "predict",
+        _predict,
+        "predict ratings of (user, item) pairs with a fitted model",
+        "Predict pairs: the mean over the kept draws. Every column of the file of "
+        "pairs is kept, and a column `prediction` added.",
+    )
+    parser.add_argument(
+        "model", metavar="DIR", help="what im3f fit wrote: its folder, or the file"
+    )
+    parser.add_argument(
+        "pairs", metavar="PAIRS.csv", help="CSV whose header names user and item"
+    )
+    parser.add_argument("--out", metavar="FILE", help="default: standard output")
+    parser.add_argument(
+        "--unknown",
+        choices=["raise", "prior", "nan"],
+        default="raise",
+        help="what to do about ids that the model has never seen (default: raise)",
+    )
+    _add_clip(parser)
+
+
+def _add_demo(commands) -> None:
+    parser = _add_command(
+        commands,
+        "demo",
+        _demo,
+        "plant ratings with moods and contexts, and let three models find them",
+    )
+    parser.add_argument("--seed", type=int, metavar="N", default=0, help="default: 0")
+    parser.add_argument(
+        "--quick", action="store_true", help="a few seconds, and rougher figures"
+    )
+
+
+def _add_clip(parser) -> None:
+    parser.add_argument(
+        "--clip",
+        type=_clip,
+        metavar="none|train|LO,HI",
+        help="hold predictions within the training ratings' range, or within "
+        "numbers: --clip=-10,10 (default: none)",
+    )
+
+
+def _clip(text: str) -> str | tuple[float, float] | None:
+    if text == "none":
+        return None
+    if text == "train":
+        return text
+    try:
+        low, high = map(float, text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be none, train or two numbers such as 1,5, not {text!r}"
+        ) from None
+    if not low < high:
+        raise argparse.ArgumentTypeError(f"{text!r} is no range from low to high")
+    return low, high
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+# --- im3f fit ---------------------------------------------------------------------
+
+
+def _fit(arguments: argparse.Namespace) -> int:
+    started = time.perf_counter()
+    say = _silent if arguments.quiet else _say
+    model = _model(arguments)
+    ratings = im3f_jax.load_ratings(arguments.file, duplicates=arguments.duplicates)
+    train, test, split = _split(ratings, arguments)
+    out = _output_folder(arguments.out, arguments.overwrite)
+    say(
+        f"{arguments.file}: {len(ratings):,} ratings, {ratings.num_users:,} users, "
+        f"{ratings.num_items:,} items; training on {len(train):,}"
+    )
+
+    with _progress_notes(arguments.quiet):
+        posterior = model.fit(
+            train,
+            test=test,
+            num_warmup=arguments.num_warmup,
+            num_samples=arguments.num_samples,
+            num_chains=arguments.num_chains,
+            thinning=arguments.thinning,
+            seed=arguments.seed,
+            init=arguments.init,
+            device=arguments.device,
+            progress=not arguments.quiet,
+        )
+
+    judged = train if test is None else test
+    scores = posterior.evaluate(judged, clip=arguments.clip)
+    metrics = {
+        "model": arguments.model,
+        "data": {
+            "file": Path(arguments.file).name,
+            "num_ratings": len(ratings),
+            "num_users": ratings.num_users,
+            "num_items": ratings.num_items,
+            "num_train": len(train),
+        },
+        "split": split,
+        "scored_on": "train" if test is None else "test",
+        "clip": arguments.clip,
+        **scores,
+        "topics": _topics(posterior),
+        "sweeps": {
+            "num_warmup": arguments.num_warmup,
+            "num_samples": arguments.num_samples,
+            "num_chains": arguments.num_chains,
+            "thinning": arguments.thinning,
+            "init": arguments.init,
+        },
+        "seed": arguments.seed,
+        "partial": posterior.partial,
+        "device": str(posterior.device),
+        "seconds": {**posterior.seconds, "all": time.perf_counter() - started},
+        "versions": posterior.versions,
+        "spec": posterior.spec,
+    }
+    _write_results(out, posterior, judged, metrics, arguments.clip)
+    say(_summary(metrics))
+    say(f"Wrote {PREDICTIONS}, {METRICS}, {TRACE} and {MODEL} to {out}")
+    if posterior.partial:
+        print("im3f: interrupted; the results are of what was sampled", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _silent(text: str) -> None:
+    pass
+
+
+@contextmanager
+def _progress_notes(quiet: bool):
+    """Show what the library notes while it runs: the device, sizes, skipped users."""
+    if quiet:
+        yield
+        return
+    logger = logging.getLogger("im3f_jax")
+    handler, level = logging.StreamHandler(sys.stderr), logger.level
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def _model(arguments: argparse.Namespace):
+    """Make the preset that the arguments name, with the numbers they give."""
+    given = {}
+    for name, _, models, _ in _SPEC_OPTIONS:
+        value = getattr(arguments, name)
+        if value is None:
+            continue
+        if arguments.model not in models:
+            raise InputError(
+                f"{_option(name)} belongs to --model {' or '.join(models)}, not to "
+                f"--model {arguments.model}"
+            )
+        given[name] = value
+    return getattr(im3f_jax, _PRESETS[arguments.model])(**given)
+
+
+def _output_folder(name: str, overwrite: bool) -> Path:
+    """Make the folder before the run, so that a long one is not lost at its end."""
+    out = Path(name)
+    out.mkdir(parents=True, exist_ok=True)
+    there = [
+        file for file in (PREDICTIONS, METRICS, TRACE, MODEL) if (out / file).exists()
+    ]
+    if there and not overwrite:
+        raise InputError(
+            f"{out} already holds results ({', '.join(there)}): name another folder "
+            f"by --out, or add --overwrite"
+        )
+    if not os.access(out, os.W_OK):
+        raise InputError(f"{out} cannot be written to")
+    return out
+
+
+def _split(ratings, arguments: argparse.Namespace):
+    """Split as asked for; the third result describes it for the metrics."""
+    how, seed, fraction = arguments.split, arguments.seed, arguments.test_fraction
+    if fraction is not None and how != "random":
+        raise InputError("--test-fraction belongs to --split random")
+    if how == "none":
+        return ratings, None, {"kind": "none"}
+    if how == "leave-one-out":
+        train, test = im3f_jax.leave_one_out(ratings, seed=seed)
+        split = {"kind": how, "seed": seed}
+    elif how == "random":
+        fraction = 0.1 if fraction is None else fraction
+        train, test = im3f_jax.random_split(ratings, test_fraction=fraction, seed=seed)
+        split = {"kind": how, "seed": seed, "test_fraction": fraction}
+    else:
+        path, colon, key = how.rpartition(":")
+        if not colon or not path:
+            raise InputError(
+                f"--split must be leave-one-out, random, none or ROWS.npz:KEY, not "
+                f"{how!r}"
+            )
+        train, test = im3f_jax.split_by_rows(ratings, _rows(path, key))
+        split = {"kind": "rows", "file": Path(path).name, "key": key}
+    return train, test, {**split, "num_test": len(test)}
+
+
+def _rows(path: str, key: str) -> np.ndarray:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            if key in arrays:
+                return arrays[key]
+            keys = ", ".join(arrays)
+    except (ValueError, EOFError, AttributeError, TypeError):  # text, pickle, .npy
+        raise InputError(f"{path} is no .npz file of plain arrays") from None
+    raise InputError(f"{path} has no array {key!r}; its arrays are {keys}")
+
+
+def _topics(posterior) -> dict:
+    """Topics in use over the kept draws; empty for a model without topics."""
+    topics = {}
+    for side in ("user", "item"):
+        number = np.asarray(getattr(posterior, f"num_{side}_topics"))
+        effective = np.asarray(getattr(posterior, f"effective_{side}_topics"))
+        topics[side] = {
+            "mean": float(number.mean()),
+            "min": int(number.min()),
+            "max": int(number.max()),
+            "effective": float(effective.mean()),
+        }
+    return topics
+
+
+def _write_results(out: Path, posterior, judged, metrics: dict, clip) -> None:
+    frame = judged.to_dataframe()
+    frame.columns = ["user", "item", "rating"]
+    frame["prediction"] = posterior.predict(judged.user_ids, judged.item_ids, clip=clip)
+    frame.to_csv(out / PREDICTIONS, index=False)
+    posterior.trace_frame().to_csv(out / TRACE, index=False)
+    posterior.save(out / MODEL)
+    text = json.dumps(_plain(metrics), indent=2, allow_nan=False)
+    (out / METRICS).write_text(text + "\n", encoding="utf-8")
+
+
+def _plain(value):
+    """Turn a value into what JSON has; what it lacks, NaN and infinity, into null."""
+    if dataclasses.is_dataclass(value):
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return _plain({"kind": type(value).__name__, **fields})
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if hasattr(value, "tolist"):  # an array or a number of numpy or JAX
+        return _plain(value.tolist())
+    return str(value)
+
+
+def _summary(metrics: dict) -> str:
+    score = metrics["log_score_kind"].replace("_", " ")
+    cold = metrics["num_cold"]
+    lines = [
+        f"{metrics['scored_on']} RMSE {metrics['rmse']:.4f}, MAE {metrics['mae']:.4f}, "
+        f"{score} {metrics['log_score']:.4f} nats a rating "
+        f"({metrics['num_ratings']:,} ratings"
+        + (f", {cold:,} of them cold)" if cold else ")")
+    ]
+    if metrics["model"] in _TOPICS:
+        sides = [
+            f"{topics['mean']:.1f} {side} (effective {topics['effective']:.1f})"
+            for side, topics in metrics["topics"].items()
+        ]
+        lines.append(f"topics in use, mean over draws: {', '.join(sides)}")
+    seconds = ", ".join(f"{k} {v:.1f} s" for k, v in metrics["seconds"].items())
+    lines.append(f"on {metrics['device']}: {seconds}")
+    return "\n".join(lines)
+
+
+# --- im3f predict -----------------------------------------------------------------
+
+
+def _predict(arguments: argparse.Namespace) -> int:
+    path = Path(arguments.model)
+    posterior = im3f_jax.load(path / MODEL if path.is_dir() else path)
+    frame, user, item = _read_pairs(arguments.pairs)
+    frame["prediction"] = posterior.predict(
+        _as_known(frame[user], posterior.users),
+        _as_known(frame[item], posterior.items),
+        clip=arguments.clip,
+        unknown=arguments.unknown,
+    )
+    frame.to_csv(arguments.out or sys.stdout, index=False)
+    return 0
+
+
+def _read_pairs(path: str):
+    """Read a CSV as text, and the names of its user and item columns."""
+    import pandas as pd
+
+    try:
+        frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeError) as error:
+        raise InputError(f"{path}: {error}") from None
+    columns = []
+    for words in (("user", "userid"), ("item", "itemid", "movie", "movieid")):
+        found = [name for name in frame if _letters(name) in words]
+        if len(found) != 1:
+            raise InputError(
+                f"{path}: its first line must name one column {words[0]}; it names "
+                f"{', '.join(map(str, frame))}"
+            )
+        columns += found
+    return frame, *columns
+
+
+def _letters(name) -> str:
+    return "".join(c for c in str(name).lower() if c not in " _-")
+
+
+def _as_known(column, index) -> np.ndarray:
+    """Turn text into the ids that are written so: "7" into 7 where 7 is known.
+
+    A file of text cannot tell 7 from "7"; what the model was trained on can. Text that
+    is no known id stays text, and the look-up says what is wrong with it.
+    """
+    known = {}
+    for value in index.ids.tolist():
+        known.setdefault(str(value), []).append(value)
+    codes, texts = column.factorize()
+    ids = np.empty(len(texts), dtype=object)
+    for place, text in enumerate(texts):
+        values = known.get(text, [text])
+        if len(values) > 1:
+            raise InputError(
+                f"{index.what} {text} could be any of {', '.join(map(repr, values))}, "
+                f"which a file of text cannot tell apart"
+            )
+        ids[place] = values[0]
+    return ids[codes]
+
+
+# --- im3f demo --------------------------------------------------------------------
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from im3f_jax.demo import run_demo
+
+    run_demo(seed=arguments.seed, quick=arguments.quick)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

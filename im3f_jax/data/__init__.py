@@ -1,0 +1,1 @@
+"""Ratings and their ids, readers, splits and synthetic data; no JAX in here."""

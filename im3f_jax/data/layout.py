@@ -1,0 +1,229 @@
+"""How ratings lie on a device: sorted, padded to a bucket, cut into blocks.
+
+The sampler reads ratings in two orders. Rating-wise steps (topics, residuals) read
+them in one canonical order, sorted by user, then item. The factor steps read each
+side row by row: a row's ratings are cut into blocks of fixed length, blocks are taken
+in groups, groups in batches of rows, so that sums of outer products become batched
+matrix products of one shape whatever the data. Everything is padded to buckets, so
+that data sets of nearly equal size share one compilation.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+__all__ = [
+    "CPU_BLOCKS",
+    "GPU_BLOCKS",
+    "BlockSizes",
+    "RatingLayout",
+    "RowBlocks",
+    "bucket",
+    "lay_out",
+]
+
+Array = Any  # numpy on the host, jax on a device
+
+
+@dataclass(frozen=True)
+class BlockSizes:
+    """Sizes that shape the work: ratings a block, blocks a group, rows a batch.
+
+    `chunk` is the number of ratings in one step of the rating-wise loops.
+    """
+
+    block: int
+    group: int
+    rows: int
+    chunk: int
+
+
+# Two cores: a group's ratings, products and sums stay in cache. One GPU: few, large
+# launches; a batch holds rows x D x D floats (420 MB at D = 40).
+CPU_BLOCKS = BlockSizes(block=64, group=64, rows=512, chunk=1024)
+GPU_BLOCKS = BlockSizes(block=64, group=4096, rows=65536, chunk=262144)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class RowBlocks:
+    """One side's ratings, row by row, in blocks.
+
+    Padding points at the other side's empty row and at an empty rating, which hold 0.
+    """
+
+    other: Array  # row of the other side, int32, shape (groups, group, block)
+    position: Array  # place in the canonical order, int32, same shape
+    row: Array  # row within its batch (padding: rows a batch), (groups, group)
+    batch_start: Array  # first group of each batch, int32, shape (batches + 1,)
+    rows: int = field(metadata={"static": True})  # of all batches, with padding
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class RatingLayout:
+    """Training ratings as the compiled sweep reads them.
+
+    Rows beyond `num_users` and `num_items` and ratings beyond `num_ratings` are
+    padding; at least one of each exists. The numbers are traced: they do not
+    recompile.
+    """
+
+    user: Array  # int32, shape (N,), ascending
+    item: Array  # int32, shape (N,)
+    rating: Array  # rating scale, float, shape (N,)
+    num_ratings: Array  # int32 scalar
+    num_users: Array  # int32 scalar
+    num_items: Array  # int32 scalar
+    user_blocks: RowBlocks
+    item_blocks: RowBlocks
+    user_rows: int = field(metadata={"static": True})  # num_users and padding
+    item_rows: int = field(metadata={"static": True})
+    chunk: int = field(metadata={"static": True})
+
+
+def bucket(size: int, minimum: int = 64) -> int:
+    """Round up, by at most 1/32 of the size or `minimum`, to one of few sizes."""
+    step = max(minimum, 1 << max(0, size.bit_length() - 6))
+    return -(-size // step) * step
+
+
+def lay_out(
+    user: np.ndarray,
+    item: np.ndarray,
+    rating: np.ndarray,
+    num_users: int,
+    num_items: int,
+    sizes: BlockSizes = CPU_BLOCKS,
+    dtype: Any = np.float32,
+) -> tuple[RatingLayout, np.ndarray]:
+    """Sort, pad and cut ratings.
+
+    Parameters
+    ----------
+    user, item
+        Rows of the trained users and items, integers, shape (N,).
+    rating
+        Rating scale, shape (N,).
+    num_users, num_items
+        Numbers of rows.
+    sizes
+        Block sizes, by device.
+    dtype
+        Precision of the ratings on the device.
+
+    Returns
+    -------
+    tuple
+        The layout in numpy arrays, and the order: position n of the layout is rating
+        `order[n]` of the input, shape (N,).
+    """
+    num_ratings = len(rating)
+    order = np.lexsort((item, user))
+    padded = bucket(num_ratings + 1)
+    user_rows, user_batch = _row_padding(num_users, sizes.rows)
+    item_rows, item_batch = _row_padding(num_items, sizes.rows)
+
+    def pad(values: np.ndarray, fill: int, dtype: Any) -> np.ndarray:
+        result = np.full(padded, fill, dtype)
+        result[:num_ratings] = values[order]
+        return result
+
+    by_user = pad(user, user_rows - 1, np.int32)
+    by_item = pad(item, item_rows - 1, np.int32)
+    position = np.arange(num_ratings)
+    item_order = np.lexsort((by_user[:num_ratings], by_item[:num_ratings]))
+    layout = RatingLayout(
+        user=by_user,
+        item=by_item,
+        rating=pad(rating, 0, dtype),
+        num_ratings=np.int32(num_ratings),
+        num_users=np.int32(num_users),
+        num_items=np.int32(num_items),
+        user_blocks=_cut(
+            by_user[:num_ratings],
+            by_item[:num_ratings],
+            position,
+            user_rows,
+            user_batch,
+            item_rows - 1,
+            padded - 1,
+            sizes,
+        ),
+        item_blocks=_cut(
+            by_item[item_order],
+            by_user[item_order],
+            item_order,
+            item_rows,
+            item_batch,
+            user_rows - 1,
+            padded - 1,
+            sizes,
+        ),
+        user_rows=user_rows,
+        item_rows=item_rows,
+        chunk=math.gcd(padded, sizes.chunk),
+    )
+    return layout, order
+
+
+def _row_padding(rows: int, batch_rows: int) -> tuple[int, int]:
+    """Rows with padding (at least one), and rows a batch, which divides them."""
+    batches = -(-(rows + 1) // batch_rows)
+    per_batch = bucket(-(-(rows + 1) // batches))
+    return batches * per_batch, per_batch
+
+
+def _cut(
+    row: np.ndarray,
+    other: np.ndarray,
+    position: np.ndarray,
+    rows: int,
+    batch_rows: int,
+    empty_other: int,
+    empty_position: int,
+    sizes: BlockSizes,
+) -> RowBlocks:
+    """Cut ratings that are sorted by row into blocks, groups and batches."""
+    block, group = sizes.block, sizes.group
+    counts = np.bincount(row, minlength=rows)
+    row_start = np.cumsum(counts) - counts
+    blocks_of_row = -(-counts // block)
+    row_of_block = np.repeat(np.arange(rows), blocks_of_row)
+    batch_of_block = row_of_block // batch_rows
+    blocks_of_batch = np.bincount(batch_of_block, minlength=rows // batch_rows)
+    group = min(group, bucket(int(blocks_of_batch.max()), 16))
+    groups_of_batch = -(-blocks_of_batch // group)
+    batch_start = np.concatenate([[0], np.cumsum(groups_of_batch)])
+    # A batch's blocks begin at a group of its own.
+    first_block = np.cumsum(blocks_of_batch) - blocks_of_batch
+    slot_of_block = (
+        batch_start[batch_of_block] * group
+        + np.arange(len(row_of_block))
+        - first_block[batch_of_block]
+    )
+    first_of_row = np.cumsum(blocks_of_row) - blocks_of_row
+    within = np.arange(len(row)) - row_start[row]
+    slot = slot_of_block[first_of_row[row] + within // block] * block + within % block
+    groups = bucket(int(batch_start[-1]), 4)
+
+    def place(values: np.ndarray, where: np.ndarray, size: int, fill: int):
+        result = np.full(size, fill, np.int32)
+        result[where] = values
+        return result
+
+    shape = (groups, group, block)
+    return RowBlocks(
+        other=place(other, slot, groups * group * block, empty_other).reshape(shape),
+        position=place(position, slot, groups * group * block, empty_position).reshape(
+            shape
+        ),
+        row=place(
+            row_of_block % batch_rows, slot_of_block, groups * group, batch_rows
+        ).reshape(groups, group),
+        batch_start=batch_start.astype(np.int32),
+        rows=rows,
+    )

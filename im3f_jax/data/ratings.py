@@ -1,0 +1,309 @@
+"""The table of ratings: three columns, and the ids behind two of them."""
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import cached_property
+from numbers import Real
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from im3f_jax.data.ids import IdIndex
+from im3f_jax.errors import InputError
+
+__all__ = ["Ratings"]
+
+_FORMAT_VERSION = 1
+_MAX_LEVELS = 101  # a scale of 0, 1, ..., 100 is still a scale of levels
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ratings:
+    """Ratings in the order of the caller's rows.
+
+    Every stored row is an observation, a rating of 0 included. Make one by
+    `from_dataframe`, `from_arrays` or `load_ratings`.
+
+    Parameters
+    ----------
+    user, item : ndarray of int32, shape (N,)
+        Codes of each row's user and item: positions in `users` and `items`.
+    rating : ndarray of float64, shape (N,)
+        The caller's ratings, unchanged, on the caller's scale.
+    users, items : IdIndex
+        The caller's ids. Splits share the index of their parent, so that it may
+        name users and items without a rating in this table.
+    columns : tuple of three column names
+        Names of the user, item and rating columns in `to_dataframe`.
+    """
+
+    user: np.ndarray
+    item: np.ndarray
+    rating: np.ndarray
+    users: IdIndex
+    items: IdIndex
+    columns: tuple[Hashable, Hashable, Hashable] = ("user", "item", "rating")
+
+    @classmethod
+    def from_arrays(
+        cls,
+        users: Iterable,
+        items: Iterable,
+        ratings: Iterable,
+        duplicates: str = "error",
+    ) -> "Ratings":
+        """Ratings from three columns of one length.
+
+        Parameters
+        ----------
+        users, items : array-like, shape (N,)
+            The caller's ids, of any hashable kind; see `IdIndex`.
+        ratings : array-like, shape (N,)
+            Numbers: bool, int, float, Decimal, nullable columns. Never text.
+        duplicates : {"error", "last", "mean", "keep"}
+            What to do about a (user, item) pair that has several rows: refuse, take
+            the last row, take the mean at the place of the first row, or keep all.
+
+        Raises
+        ------
+        InputError
+            For columns of unequal length or none, missing ids, ratings that are
+            missing, not finite or no numbers, and repeated pairs; row and column
+            are named.
+        """
+        labels = ("user ids", "item ids", "ratings")
+        return cls._from_columns((users, items, ratings), labels, duplicates)
+
+    @classmethod
+    def from_dataframe(
+        cls,
+        df: Any,
+        user: Hashable = "user",
+        item: Hashable = "item",
+        rating: Hashable = "rating",
+        duplicates: str = "error",
+    ) -> "Ratings":
+        """Ratings from three columns of a frame, which is not changed.
+
+        Parameters
+        ----------
+        df : pandas.DataFrame
+            Or another frame whose `columns` are names and whose `df[name]` is a
+            column. Rows count by position; index labels play no part.
+        user, item, rating : column names
+            Names of the three columns.
+        duplicates : {"error", "last", "mean", "keep"}
+            As in `from_arrays`.
+
+        Raises
+        ------
+        InputError
+            For a column that is not there or is there twice, and as `from_arrays`.
+        """
+        names = (user, item, rating)
+        present = list(df.columns)
+        for name in names:
+            if present.count(name) != 1 or names.count(name) != 1:
+                raise InputError(
+                    f"the frame must have one column {name!r}, used once: its columns "
+                    f"are {', '.join(map(repr, present))}"
+                )
+        labels = [f"column {name!r}" for name in names]
+        ratings = cls._from_columns([df[name] for name in names], labels, duplicates)
+        return replace(ratings, columns=names)
+
+    @classmethod
+    def _from_columns(cls, columns, labels, duplicates) -> "Ratings":
+        users, user = IdIndex.from_values(columns[0], "user", labels[0])
+        items, item = IdIndex.from_values(columns[1], "item", labels[1])
+        rating = _rating_array(columns[2], labels[2])
+        if not len(user) == len(item) == len(rating):
+            raise InputError(
+                f"columns of unequal length: {len(user)} user ids, {len(item)} item "
+                f"ids, {len(rating)} ratings"
+            )
+        if len(rating) == 0:
+            raise InputError("there are no ratings")
+        ratings = cls(
+            user.astype(np.int32), item.astype(np.int32), rating, users, items
+        )
+        return _merge_duplicates(ratings, duplicates)
+
+    def __len__(self) -> int:
+        return len(self.rating)
+
+    def __repr__(self) -> str:
+        return (
+            f"Ratings({len(self)} by {self.num_users} users of {self.num_items} items)"
+        )
+
+    @property
+    def num_users(self) -> int:
+        """Users in the index, those without a rating in this table included."""
+        return len(self.users)
+
+    @property
+    def num_items(self) -> int:
+        """Items in the index, those without a rating in this table included."""
+        return len(self.items)
+
+    @property
+    def user_ids(self) -> np.ndarray:
+        """The caller's user id of each row, shape (N,)."""
+        return self.users.ids[self.user]
+
+    @property
+    def item_ids(self) -> np.ndarray:
+        """The caller's item id of each row, shape (N,)."""
+        return self.items.ids[self.item]
+
+    @property
+    def mean(self) -> float:
+        """Mean rating; NaN where there is none."""
+        return float(self.rating.mean()) if len(self) else float("nan")
+
+    @cached_property
+    def levels(self) -> np.ndarray:
+        """Distinct ratings in ascending order, shape (num_levels,)."""
+        return np.unique(self.rating)
+
+    @property
+    def step(self) -> float:
+        """Smallest gap between distinct ratings; 0.0 where there is one or none."""
+        gaps = np.diff(self.levels)
+        return float(gaps.min()) if len(gaps) else 0.0
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether the ratings look like levels of a scale rather than a continuum.
+
+        At most 101 distinct values, each there twice on average, at multiples of the
+        smallest gap (up to rounding, and the gap itself above rounding).
+        """
+        levels = self.levels
+        if not len(levels) <= min(_MAX_LEVELS, len(self) / 2):
+            return False
+        if len(levels) < 2:
+            return len(levels) == 1
+        steps = (levels - levels[0]) / self.step
+        return bool(steps[-1] < 1e6 and np.abs(steps - steps.round()).max() < 0.01)
+
+    def select(self, rows: np.ndarray) -> "Ratings":
+        """Rows by position, shape (n,), or by mask, shape (N,), with the same index."""
+        return replace(
+            self, user=self.user[rows], item=self.item[rows], rating=self.rating[rows]
+        )
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Return a frame with the caller's own ids, dtypes and column names."""
+        columns = self.users.column(self.user), self.items.column(self.item)
+        return pd.DataFrame(
+            dict(zip(self.columns, (*columns, self.rating), strict=True))
+        )
+
+    def save_npz(self, path: str | PathLike) -> None:
+        """Write the ratings to a file that `load_ratings` reads back, without pickle.
+
+        Raises
+        ------
+        InputError
+            Where ids are not str, int, float or bool.
+        """
+        with open(path, "wb") as file:
+            np.savez_compressed(
+                file,
+                format_version=_FORMAT_VERSION,
+                user=self.user,
+                item=self.item,
+                rating=self.rating,
+                user_ids=self.users.to_array(),
+                item_ids=self.items.to_array(),
+                columns=np.array(list(map(str, self.columns))),
+            )
+
+    @classmethod
+    def from_npz_arrays(cls, arrays: dict[str, np.ndarray]) -> "Ratings":
+        """Ratings from the arrays that `save_npz` wrote.
+
+        Raises
+        ------
+        InputError
+            For a format version that this library does not read.
+        """
+        version = int(arrays["format_version"])
+        if version != _FORMAT_VERSION:
+            raise InputError(
+                f"the file has format version {version}; this library reads version "
+                f"{_FORMAT_VERSION}"
+            )
+        try:
+            return cls(
+                user=arrays["user"],
+                item=arrays["item"],
+                rating=arrays["rating"],
+                users=IdIndex.from_array(arrays["user_ids"], "user"),
+                items=IdIndex.from_array(arrays["item_ids"], "item"),
+                columns=tuple(arrays["columns"].tolist()),
+            )
+        except KeyError as error:
+            raise InputError(f"the file lacks the array {error}") from None
+
+
+def _rating_array(values: Iterable, label: str) -> np.ndarray:
+    """Return a new float64 array, shape (N,), of which every value is finite."""
+    array = values if hasattr(values, "__array__") else np.fromiter(values, object)
+    array = np.asarray(array)
+    if array.ndim != 1:
+        raise InputError(f"{label}: must have one dimension, not shape {array.shape}")
+    missing = pd.isna(array)
+    if array.dtype == object:
+        numeric = [isinstance(value, Real | Decimal | np.bool_) for value in array]
+        bad = ~missing & ~np.array(numeric, dtype=bool)
+    else:
+        bad = np.full(len(array), array.dtype.kind not in "biuf")
+    if bad.any():
+        row = np.flatnonzero(bad)[0]
+        raise InputError(
+            f"{label}: {array[row]!r} in row {row} (from 0) is of type "
+            f"{type(array[row]).__name__}, not a number"
+        )
+    try:
+        rating = np.where(missing, np.nan, array).astype(np.float64)
+    except OverflowError:
+        raise InputError(f"{label}: holds an integer too large for a float") from None
+    if not np.isfinite(rating).all():
+        row = np.flatnonzero(~np.isfinite(rating))[0]
+        raise InputError(
+            f"{label}: the rating in row {row} (from 0) is missing or not finite "
+            f"({array[row]})"
+        )
+    return rating
+
+
+def _merge_duplicates(ratings: Ratings, duplicates: str) -> Ratings:
+    if duplicates not in ("error", "last", "mean", "keep"):
+        raise InputError(
+            f'duplicates must be "error", "last", "mean" or "keep", not {duplicates!r}'
+        )
+    pair = pd.Series(ratings.user * np.int64(ratings.num_items) + ratings.item)
+    repeated = pair.duplicated()
+    if duplicates == "keep" or not repeated.any():
+        return ratings
+    if duplicates == "last":
+        return ratings.select(~pair.duplicated(keep="last").to_numpy())
+    if duplicates == "mean":
+        mean = pd.Series(ratings.rating).groupby(pair, sort=False).mean()
+        first = ratings.select(~repeated.to_numpy())
+        return replace(first, rating=mean.to_numpy())
+    again = int(repeated.argmax())
+    before = int((pair == pair[again]).argmax())
+    user_id = ratings.user_ids[[again]].tolist()[0]
+    item_id = ratings.item_ids[[again]].tolist()[0]
+    raise InputError(
+        f"user {user_id!r} and item {item_id!r} have a rating in row {before} and "
+        f"another in row {again} (from 0); {int(repeated.sum())} rows in all repeat a "
+        f'pair; choose duplicates="last", "mean" or "keep"'
+    )

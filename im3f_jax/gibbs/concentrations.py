@@ -1,0 +1,131 @@
+"""Block: the concentrations of a side, where they are sampled.
+
+The forms are exact for the truncated priors. Escobar and West's rule with the number
+of dishes is for the untruncated process only; on a truncated prior it is biased.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from im3f_jax.model.scalars import Gamma
+from im3f_jax.numerics.random import (
+    chinese_restaurant_tables,
+    log_beta_pair,
+    log_gamma,
+)
+
+__all__ = [
+    "GammaParameters",
+    "conditional_dish_concentration_of_sticks",
+    "conditional_dish_concentration_of_weak_limit",
+    "conditional_table_concentration",
+    "resample_dish_concentration_of_sticks",
+    "resample_dish_concentration_of_weak_limit",
+    "resample_table_concentration",
+]
+
+
+class GammaParameters(NamedTuple):
+    """A gamma."""
+
+    shape: Array  # scalar
+    rate: Array  # scalar
+
+
+def conditional_table_concentration(
+    prior: Gamma, num_tables: Array, log_w: Array
+) -> GammaParameters:
+    """Gamma given w_r ~ Beta(gamma, n_r): Gamma(a + m.., b - sum_r log w_r).
+
+    `num_tables` m.. is a scalar, `log_w` has shape (rows,), 0 for rows without ratings.
+    """
+    return GammaParameters(
+        prior.shape + num_tables.astype(log_w.dtype), prior.rate - jnp.sum(log_w)
+    )
+
+
+def resample_table_concentration(
+    key: Array, prior: Gamma, concentration: Array, counts: Array, table_counts: Array
+) -> Array:
+    """Draw gamma, scalar, by way of the auxiliary w of each row with ratings."""
+    w_key, draw_key = jax.random.split(key)
+    of_row = jnp.sum(counts, axis=1, dtype=jnp.int32)
+    b = jnp.maximum(of_row, 1).astype(concentration.dtype)
+    log_w, _ = log_beta_pair(w_key, jnp.broadcast_to(concentration, b.shape), b)
+    return _draw(
+        draw_key,
+        conditional_table_concentration(
+            prior,
+            jnp.sum(table_counts, dtype=jnp.int32),
+            jnp.where(of_row > 0, log_w, 0),
+        ),
+    )
+
+
+def conditional_dish_concentration_of_weak_limit(
+    prior: Gamma, num_drawn: Array, log_eta: Array
+) -> GammaParameters:
+    """Beta given eta and l, pi summed out: Gamma(a + sum_k l_k, b - log eta).
+
+    l_k is a sum over i < m_k of Bernoulli((beta / K) / (beta / K + i)), and
+    eta ~ Beta(beta, m..).
+    """
+    return GammaParameters(
+        prior.shape + num_drawn.astype(log_eta.dtype), prior.rate - log_eta
+    )
+
+
+def resample_dish_concentration_of_weak_limit(
+    key: Array,
+    prior: Gamma,
+    concentration: Array,
+    table_counts: Array,
+    num_ratings: int,
+) -> Array:
+    """Draw beta, scalar, before pi; `num_ratings` is static and bounds the tables."""
+    l_key, eta_key, draw_key = jax.random.split(key, 3)
+    (num_topics,) = table_counts.shape
+    share = jnp.broadcast_to(concentration / num_topics, (num_topics,))
+    drawn = chinese_restaurant_tables(l_key, table_counts[None], share, num_ratings)
+    total = jnp.sum(table_counts, dtype=jnp.int32)
+    log_eta, _ = log_beta_pair(
+        eta_key, concentration, jnp.maximum(total, 1).astype(concentration.dtype)
+    )
+    return _draw(
+        draw_key,
+        conditional_dish_concentration_of_weak_limit(
+            prior,
+            jnp.sum(drawn, dtype=jnp.int32),
+            jnp.where(total > 0, log_eta, 0),
+        ),
+    )
+
+
+def conditional_dish_concentration_of_sticks(
+    prior: Gamma, log_global_weights: Array
+) -> GammaParameters:
+    """Beta given the sticks: Gamma(a + K - 1, b - sum_{k<K} log(1 - v_k)).
+
+    The sum is log pi_K, since v_K = 1.
+    """
+    (num_topics,) = log_global_weights.shape
+    return GammaParameters(
+        prior.shape + jnp.asarray(num_topics - 1, log_global_weights.dtype),
+        prior.rate - log_global_weights[-1],
+    )
+
+
+def resample_dish_concentration_of_sticks(
+    key: Array, prior: Gamma, log_global_weights: Array
+) -> Array:
+    """Draw beta, scalar, after the sticks."""
+    return _draw(
+        key, conditional_dish_concentration_of_sticks(prior, log_global_weights)
+    )
+
+
+def _draw(key: Array, parameters: GammaParameters) -> Array:
+    return jnp.exp(log_gamma(key, parameters.shape)) / parameters.rate

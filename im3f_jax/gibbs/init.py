@@ -1,0 +1,145 @@
+"""Where a chain starts."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from im3f_jax.data.layout import RatingLayout
+from im3f_jax.gibbs.state import BiasPriorState, FactorPriorState, State, TopicWeights
+from im3f_jax.gibbs.sweep import resample_topic_weights
+from im3f_jax.model.bias_prior import TopicNormal
+from im3f_jax.model.factor_prior import NormalWishart
+from im3f_jax.model.scalars import start_value
+from im3f_jax.model.spec import ModelSpec
+from im3f_jax.model.topic_prior import HDP, FiniteDirichlet
+from im3f_jax.numerics.reductions import count_by_cell
+
+__all__ = ["init_state"]
+
+
+@jax.jit
+def init_state(
+    key: Array,
+    spec: ModelSpec,
+    data: RatingLayout,
+    user_factors: Array | None = None,
+    item_factors: Array | None = None,
+) -> State:
+    """Start a chain with all ratings in one topic a side.
+
+    From a random start over all topics a chain keeps every topic occupied for hundreds
+    of sweeps. Biases start at their prior mean, variances at the mode of their prior,
+    weights at a draw given the topics.
+
+    Parameters
+    ----------
+    key
+        A typed key, consumed.
+    spec
+        A resolved spec.
+    data
+        Training ratings.
+    user_factors, item_factors
+        Shape (rows, latent_dim), from a MAP fit. Without them the factors are drawn
+        from a normal with the mean and the precision that their prior expects.
+    """
+    user_key, item_key, user_weights_key, item_weights_key = jax.random.split(key, 4)
+    dtype = data.rating.dtype
+    (num_ratings,) = data.rating.shape
+    num_user_topics, num_item_topics = spec.num_user_topics, spec.num_item_topics
+    prior = _factor_prior(spec, dtype)
+    if user_factors is None:
+        user_factors = _factors(user_key, prior, data.user_rows)
+    if item_factors is None:
+        item_factors = _factors(item_key, prior, data.item_rows)
+    users = jnp.arange(data.user_rows) < data.num_users
+    items = jnp.arange(data.item_rows) < data.num_items
+    valid = jnp.arange(num_ratings) < data.num_ratings
+    topic = jnp.zeros(num_ratings, jnp.int32)
+
+    def weights(prior, key, row, shape):
+        start = _weights(prior, shape, dtype)
+        counts = count_by_cell(valid, row, topic, shape)
+        return resample_topic_weights(prior, key, start, counts, num_ratings)
+
+    return State(
+        user_factors=jnp.where(users[:, None], user_factors, 0).astype(dtype),
+        item_factors=jnp.where(items[:, None], item_factors, 0).astype(dtype),
+        user_factor_prior=prior,
+        item_factor_prior=prior,
+        user_bias=_biases(spec.user_bias_prior, data.user_rows, num_item_topics, dtype),
+        item_bias=_biases(spec.item_bias_prior, data.item_rows, num_user_topics, dtype),
+        user_bias_prior=_bias_prior(spec.user_bias_prior, num_item_topics, dtype),
+        item_bias_prior=_bias_prior(spec.item_bias_prior, num_user_topics, dtype),
+        user_topic_of_rating=topic,
+        item_topic_of_rating=topic,
+        user_topic_weights=weights(
+            spec.user_topic_prior,
+            user_weights_key,
+            data.user,
+            (data.user_rows, num_user_topics),
+        ),
+        item_topic_weights=weights(
+            spec.item_topic_prior,
+            item_weights_key,
+            data.item,
+            (data.item_rows, num_item_topics),
+        ),
+        rating_variance=jnp.maximum(
+            jnp.asarray(start_value(spec.likelihood.variance), dtype),
+            jnp.asarray(spec.likelihood.variance_floor, dtype),
+        )
+        if _sampled(spec.likelihood.variance)
+        else jnp.asarray(spec.likelihood.variance, dtype),
+        global_bias=jnp.asarray(spec.global_bias, dtype),
+    )
+
+
+def _sampled(prior) -> bool:
+    return hasattr(prior, "shape") and hasattr(prior, "scale")
+
+
+def _factor_prior(spec: ModelSpec, dtype) -> FactorPriorState:
+    prior, dim = spec.factor_prior, spec.latent_dim
+    if isinstance(prior, NormalWishart):
+        mean, precision = prior.mean, prior.degrees_of_freedom * prior.scale
+    else:
+        mean, precision = 0.0, prior.precision
+    return FactorPriorState(
+        mean=jnp.full(dim, mean, dtype),
+        precision=(precision * jnp.eye(dim, dtype=dtype)).astype(dtype),
+    )
+
+
+def _factors(key: Array, prior: FactorPriorState, rows: int) -> Array:
+    noise = jax.random.normal(key, (rows, prior.mean.shape[0]), prior.mean.dtype)
+    return prior.mean[None] + noise * jax.lax.rsqrt(prior.precision[0, 0])
+
+
+def _biases(prior: TopicNormal, rows: int, num_topics: int, dtype) -> Array:
+    return jnp.full((rows, num_topics), prior.topic_mean, dtype)
+
+
+def _bias_prior(prior: TopicNormal, num_topics: int, dtype) -> BiasPriorState:
+    return BiasPriorState(
+        topic_mean=jnp.full(num_topics, prior.topic_mean, dtype),
+        variance=jnp.asarray(start_value(prior.variance), dtype),
+        topic_mean_variance=jnp.asarray(start_value(prior.topic_mean_variance), dtype),
+    )
+
+
+def _weights(prior, shape: tuple[int, int], dtype) -> TopicWeights:
+    num_topics = shape[1]
+    uniform = jnp.full(num_topics, -jnp.log(max(num_topics, 1)), dtype)
+    dish = table = 1.0
+    if isinstance(prior, HDP):
+        dish = start_value(prior.dish_concentration)
+        table = start_value(prior.table_concentration)
+    elif isinstance(prior, FiniteDirichlet):
+        table = prior.concentration
+    return TopicWeights(
+        log_row_weights=jnp.broadcast_to(uniform, shape),
+        log_global_weights=uniform,
+        dish_concentration=jnp.asarray(dish, dtype),
+        table_concentration=jnp.asarray(table, dtype),
+    )

@@ -1,0 +1,68 @@
+"""What the next sweep needs, and what a reader wants to see of a sweep."""
+
+from typing import NamedTuple
+
+from jax import Array
+
+__all__ = ["BiasPriorState", "FactorPriorState", "State", "SweepInfo", "TopicWeights"]
+
+
+class FactorPriorState(NamedTuple):
+    """Mean and precision of the rows of a side's factors."""
+
+    mean: Array  # mu, shape (D,)
+    precision: Array  # Lambda, shape (D, D)
+
+
+class BiasPriorState(NamedTuple):
+    """Means and variance of a side's biases; topics are those of the other side."""
+
+    topic_mean: Array  # mu_k, rating scale, shape (K,)
+    variance: Array  # sigma_0^2, squared rating scale, scalar
+    topic_mean_variance: Array  # tau^2, squared rating scale, scalar
+
+
+class TopicWeights(NamedTuple):
+    """Weights of a side's own topics, all in log space."""
+
+    log_row_weights: Array  # log theta, shape (rows, K)
+    log_global_weights: Array  # log pi, shape (K,); uniform in finite models
+    dish_concentration: Array  # beta, scalar
+    table_concentration: Array  # gamma, scalar; alpha in finite models
+
+
+class State(NamedTuple):
+    """One draw of everything. Rows of padding are carried along and mean nothing."""
+
+    user_factors: Array  # a, shape (num_users, D); 0 in rows of padding
+    item_factors: Array  # b, shape (num_items, D); 0 in rows of padding
+    user_factor_prior: FactorPriorState
+    item_factor_prior: FactorPriorState
+    user_bias: Array  # c, rating scale, shape (num_users, item topics)
+    item_bias: Array  # d, rating scale, shape (num_items, user topics)
+    user_bias_prior: BiasPriorState
+    item_bias_prior: BiasPriorState
+    user_topic_of_rating: Array  # zU, int32, shape (N,)
+    item_topic_of_rating: Array  # zM, int32, shape (N,)
+    user_topic_weights: TopicWeights
+    item_topic_weights: TopicWeights
+    rating_variance: Array  # sigma^2, squared rating scale, scalar
+    global_bias: Array  # chi_0, rating scale, scalar
+
+
+class SweepInfo(NamedTuple):
+    """Label-free scalars of one sweep."""
+
+    log_joint: Array  # row weights summed out, nats, up to a constant
+    rating_variance: Array  # squared rating scale
+    residual_rmse: Array  # of the training ratings given their topics, rating scale
+    num_user_topics: Array  # occupied by at least one rating, int32
+    num_item_topics: Array
+    effective_user_topics: Array  # exp(entropy of the topics' shares of ratings)
+    effective_item_topics: Array
+    user_bias_variance: Array  # squared rating scale
+    item_bias_variance: Array
+    user_dish_concentration: Array
+    item_dish_concentration: Array
+    user_table_concentration: Array
+    item_table_concentration: Array

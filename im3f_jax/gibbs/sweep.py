@@ -1,0 +1,308 @@
+"""One Gibbs sweep, as the paper lists it."""
+
+from functools import singledispatch
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from im3f_jax.data.layout import RatingLayout
+from im3f_jax.gibbs.biases import bias_statistics, resample_biases
+from im3f_jax.gibbs.concentrations import (
+    resample_dish_concentration_of_sticks,
+    resample_dish_concentration_of_weak_limit,
+    resample_table_concentration,
+)
+from im3f_jax.gibbs.factor_prior import resample_factor_prior
+from im3f_jax.gibbs.factors import resample_factors
+from im3f_jax.gibbs.global_weights import resample_global_weights
+from im3f_jax.gibbs.rating_variance import resample_rating_variance
+from im3f_jax.gibbs.row_weights import resample_row_weights
+from im3f_jax.gibbs.state import State, SweepInfo, TopicWeights
+from im3f_jax.gibbs.table_counts import resample_table_counts
+from im3f_jax.gibbs.topics import resample_topics
+from im3f_jax.model.log_joint import log_joint
+from im3f_jax.model.scalars import Gamma
+from im3f_jax.model.spec import ModelSpec
+from im3f_jax.model.topic_prior import HDP, FiniteDirichlet, row_concentration
+from im3f_jax.numerics.linalg import dots_of_pairs
+from im3f_jax.numerics.reductions import count_by_cell
+
+__all__ = ["gibbs_sweep", "resample_topic_weights"]
+
+
+@jax.jit
+def gibbs_sweep(
+    key: Array, state: State, spec: ModelSpec, data: RatingLayout
+) -> tuple[State, SweepInfo]:
+    """Draw every block once from its full conditional.
+
+    Factor priors, user factors, item factors; item topics, user topics and both
+    sides' weights; user biases, item biases; rating variance. The factors' inner
+    products are computed once, after the factors. A side without topics, or with one,
+    skips the blocks that have nothing to draw.
+
+    Parameters
+    ----------
+    key
+        A typed key, consumed.
+    state
+        The state before.
+    spec
+        A resolved spec.
+    data
+        Training ratings.
+
+    Returns
+    -------
+    tuple
+        The state after, and its label-free scalars.
+    """
+    keys = iter(jax.random.split(key, 11))
+    valid = jnp.arange(data.rating.shape[0]) < data.num_ratings
+    users, items = state.user_bias.shape, state.item_bias.shape
+
+    # Factors, given topics and biases.
+    user_prior = resample_factor_prior(
+        spec.factor_prior, next(keys), state.user_factors, data.num_users
+    )
+    item_prior = resample_factor_prior(
+        spec.factor_prior, next(keys), state.item_factors, data.num_items
+    )
+    user_part = _selected(state.user_bias, data.user, state.item_topic_of_rating)
+    item_part = _selected(state.item_bias, data.item, state.user_topic_of_rating)
+    response = data.rating - state.global_bias
+    x = jnp.where(valid, response - user_part - item_part, 0)
+    user_factors = resample_factors(
+        next(keys),
+        user_prior,
+        x,
+        state.item_factors,
+        state.rating_variance,
+        data.user_blocks,
+        data.num_users,
+    )
+    item_factors = resample_factors(
+        next(keys),
+        item_prior,
+        x,
+        user_factors,
+        state.rating_variance,
+        data.item_blocks,
+        data.num_items,
+    )
+
+    # Topics, given factors and biases; then their weights.
+    x = response - dots_of_pairs(
+        user_factors, item_factors, data.user, data.item, data.chunk
+    )
+    item_topic, user_topic = state.item_topic_of_rating, state.user_topic_of_rating
+    item_weights, user_weights = state.item_topic_weights, state.user_topic_weights
+    item_key, user_key = next(keys), next(keys)
+    if users[1] > 1:
+        item_topic = resample_topics(
+            item_key,
+            x - item_part,
+            data.item,
+            data.user,
+            item_weights.log_row_weights,
+            state.user_bias,
+            state.rating_variance,
+            data.chunk,
+        )
+        user_part = _selected(state.user_bias, data.user, item_topic)
+    if items[1] > 1:
+        user_topic = resample_topics(
+            user_key,
+            x - user_part,
+            data.user,
+            data.item,
+            user_weights.log_row_weights,
+            state.item_bias,
+            state.rating_variance,
+            data.chunk,
+        )
+        item_part = _selected(state.item_bias, data.item, user_topic)
+    user_counts = count_by_cell(
+        valid, data.user, user_topic, user_weights.log_row_weights.shape
+    )
+    item_counts = count_by_cell(
+        valid, data.item, item_topic, item_weights.log_row_weights.shape
+    )
+    user_weights = resample_topic_weights(
+        spec.user_topic_prior, next(keys), user_weights, user_counts, valid.shape[0]
+    )
+    item_weights = resample_topic_weights(
+        spec.item_topic_prior, next(keys), item_weights, item_counts, valid.shape[0]
+    )
+
+    # Biases, given factors and topics.
+    user_key, item_key = next(keys), next(keys)
+    user_bias, user_bias_prior = state.user_bias, state.user_bias_prior
+    item_bias, item_bias_prior = state.item_bias, state.item_bias_prior
+    if users[1]:
+        statistics = bias_statistics(x - item_part, valid, data.user, item_topic, users)
+        user_bias, user_bias_prior = resample_biases(
+            user_key,
+            spec.user_bias_prior,
+            user_bias_prior,
+            user_bias,
+            statistics,
+            state.rating_variance,
+        )
+        user_part = _selected(user_bias, data.user, item_topic)
+    if items[1]:
+        statistics = bias_statistics(x - user_part, valid, data.item, user_topic, items)
+        item_bias, item_bias_prior = resample_biases(
+            item_key,
+            spec.item_bias_prior,
+            item_bias_prior,
+            item_bias,
+            statistics,
+            state.rating_variance,
+        )
+        item_part = _selected(item_bias, data.item, user_topic)
+
+    residual = jnp.where(valid, x - user_part - item_part, 0)
+    squared_error = jnp.sum(residual**2)
+    rating_variance = resample_rating_variance(
+        next(keys),
+        spec.likelihood,
+        state.rating_variance,
+        squared_error,
+        data.num_ratings,
+    )
+
+    state = State(
+        user_factors=user_factors,
+        item_factors=item_factors,
+        user_factor_prior=user_prior,
+        item_factor_prior=item_prior,
+        user_bias=user_bias,
+        item_bias=item_bias,
+        user_bias_prior=user_bias_prior,
+        item_bias_prior=item_bias_prior,
+        user_topic_of_rating=user_topic,
+        item_topic_of_rating=item_topic,
+        user_topic_weights=user_weights,
+        item_topic_weights=item_weights,
+        rating_variance=rating_variance,
+        global_bias=state.global_bias,
+    )
+    return state, _describe(state, spec, data, squared_error, user_counts, item_counts)
+
+
+@singledispatch
+def resample_topic_weights(
+    prior, key: Array, weights: TopicWeights, counts: Array, num_ratings: int
+) -> TopicWeights:
+    """Draw a side's global weights, concentrations and row weights, given its topics.
+
+    Parameters
+    ----------
+    prior
+        The side's topic prior; there is a method for each. Without topics nothing is
+        drawn.
+    key
+        A typed key.
+    weights
+        Current values.
+    counts
+        Ratings in each (row, topic) cell, int32, shape (rows, K).
+    num_ratings
+        At least the sum of `counts`, static.
+    """
+    return weights
+
+
+@resample_topic_weights.register
+def _(prior: FiniteDirichlet, key, weights, counts, num_ratings):
+    if prior.num_topics == 1:
+        return weights
+    concentration = row_concentration(
+        weights.table_concentration, weights.log_global_weights
+    )
+    return weights._replace(
+        log_row_weights=resample_row_weights(key, concentration, counts)
+    )
+
+
+@resample_topic_weights.register
+def _(prior: HDP, key, weights, counts, num_ratings):
+    # Nothing between the table counts and the row weights reads the row weights.
+    keys = iter(jax.random.split(key, 6))
+    log_pi, beta, gamma = (
+        weights.log_global_weights,
+        weights.dish_concentration,
+        weights.table_concentration,
+    )
+    tables = resample_table_counts(
+        next(keys), counts, row_concentration(gamma, log_pi), num_ratings
+    )
+    table_key, dish_key, sticks_key = next(keys), next(keys), next(keys)
+    if isinstance(prior.table_concentration, Gamma):
+        gamma = resample_table_concentration(
+            table_key, prior.table_concentration, gamma, counts, tables[None]
+        )
+    sampled = isinstance(prior.dish_concentration, Gamma)
+    if sampled and prior.construction == "weak_limit":
+        beta = resample_dish_concentration_of_weak_limit(
+            dish_key, prior.dish_concentration, beta, tables, num_ratings
+        )
+    log_pi = resample_global_weights(next(keys), prior.construction, tables, beta)
+    if sampled and prior.construction == "stick_breaking":
+        beta = resample_dish_concentration_of_sticks(
+            sticks_key, prior.dish_concentration, log_pi
+        )
+    log_theta = resample_row_weights(
+        next(keys), row_concentration(gamma, log_pi), counts
+    )
+    return TopicWeights(log_theta, log_pi, beta, gamma)
+
+
+def _selected(bias: Array, row: Array, topic: Array) -> Array:
+    """Select each rating's bias by its topic, shape (N,); 0 where there are none."""
+    if not bias.shape[1]:
+        return jnp.zeros(row.shape, bias.dtype)
+    return bias[row, topic]
+
+
+def _describe(
+    state: State,
+    spec: ModelSpec,
+    data: RatingLayout,
+    squared_error: Array,
+    user_counts: Array,
+    item_counts: Array,
+) -> SweepInfo:
+    num_user_topics, effective_user_topics = _occupied(user_counts)
+    num_item_topics, effective_item_topics = _occupied(item_counts)
+    count = data.num_ratings.astype(squared_error.dtype)
+    return SweepInfo(
+        log_joint=log_joint(
+            state, spec, data, squared_error, (user_counts, item_counts)
+        ),
+        rating_variance=state.rating_variance,
+        residual_rmse=jnp.sqrt(squared_error / count),
+        num_user_topics=num_user_topics,
+        num_item_topics=num_item_topics,
+        effective_user_topics=effective_user_topics,
+        effective_item_topics=effective_item_topics,
+        user_bias_variance=state.user_bias_prior.variance,
+        item_bias_variance=state.item_bias_prior.variance,
+        user_dish_concentration=state.user_topic_weights.dish_concentration,
+        item_dish_concentration=state.item_topic_weights.dish_concentration,
+        user_table_concentration=state.user_topic_weights.table_concentration,
+        item_table_concentration=state.item_topic_weights.table_concentration,
+    )
+
+
+def _occupied(counts: Array) -> tuple[Array, Array]:
+    """Topics with a rating, and exp(entropy of the topics' shares of ratings)."""
+    dtype = jnp.result_type(float)
+    if not counts.shape[1]:
+        return jnp.zeros((), jnp.int32), jnp.zeros((), dtype)
+    of_topic = jnp.sum(counts, axis=0, dtype=jnp.int32)
+    share = of_topic.astype(dtype) / jnp.sum(of_topic).astype(dtype)
+    entropy = -jnp.sum(jnp.where(share > 0, share * jnp.log(share), 0))
+    return jnp.sum(of_topic > 0, dtype=jnp.int32), jnp.exp(entropy)

@@ -1,0 +1,1 @@
+"""The run: devices, memory, warm start and the loop over compiled chunks."""

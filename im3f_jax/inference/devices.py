@@ -1,0 +1,47 @@
+"""Which device a fit runs on, said aloud."""
+
+import jax
+
+from im3f_jax.data.layout import CPU_BLOCKS, GPU_BLOCKS, BlockSizes
+from im3f_jax.errors import InputError
+
+__all__ = ["block_sizes", "choose_device", "describe_device"]
+
+
+def choose_device(device: "str | jax.Device") -> jax.Device:
+    """Find a device by name.
+
+    Parameters
+    ----------
+    device
+        "auto" (JAX's default), "cpu", "gpu", or a JAX device.
+
+    Raises
+    ------
+    InputError
+        If there is no such device.
+    """
+    if isinstance(device, jax.Device):
+        return device
+    if device == "auto":
+        return jax.devices()[0]
+    if device not in ("cpu", "gpu"):
+        raise InputError(f"device is {device!r}, but must be 'auto', 'cpu' or 'gpu'.")
+    try:
+        return jax.devices(device)[0]
+    except RuntimeError:
+        raise InputError(
+            f"device={device!r} was asked for, but JAX {jax.__version__} sees only: "
+            f"{', '.join(sorted({d.platform for d in jax.devices()}))}. For NVIDIA "
+            "GPUs install the extra cuda12 or cuda13."
+        ) from None
+
+
+def describe_device(device: jax.Device) -> str:
+    """Platform and kind of a device, as in "gpu (NVIDIA H100)"."""
+    return f"{device.platform} ({device.device_kind})"
+
+
+def block_sizes(device: jax.Device) -> BlockSizes:
+    """Sizes of the work that suit a device."""
+    return CPU_BLOCKS if device.platform == "cpu" else GPU_BLOCKS

@@ -1,0 +1,87 @@
+"""Bytes that a fit needs, before it starts."""
+
+from im3f_jax.data.layout import RatingLayout
+from im3f_jax.model.spec import ModelSpec
+
+__all__ = ["estimate_draw_bytes", "estimate_memory", "format_bytes"]
+
+
+def estimate_memory(
+    spec: ModelSpec, layout: RatingLayout, num_test: int = 0, num_chains: int = 1
+) -> dict[str, int]:
+    """Estimate the bytes that a fit holds on its device, by array.
+
+    Two copies of the state are counted (before and after a sweep), the working set of
+    the factor block for one batch of rows (Gram sums, precisions and their transposed
+    chunks), the per-rating temporaries (four floats and four int32 a rating for topics,
+    residuals, table counts) and the gammas of the row weights (eight copies).
+
+    Parameters
+    ----------
+    spec
+        The model.
+    layout
+        Training ratings.
+    num_test
+        Test ratings.
+    num_chains
+        Chains that run at once.
+
+    Returns
+    -------
+    dict
+        Bytes by name, and their "total".
+    """
+    word = layout.rating.dtype.itemsize
+    num_ratings = layout.rating.shape[0]
+    users, items = layout.user_rows, layout.item_rows
+    dim, user_topics, item_topics = (
+        spec.latent_dim,
+        spec.num_user_topics,
+        spec.num_item_topics,
+    )
+    by_row = users * (dim + item_topics + user_topics) + items * (
+        dim + item_topics + user_topics
+    )
+    batch_rows = max(
+        blocks.rows // (len(blocks.batch_start) - 1)
+        for blocks in (layout.user_blocks, layout.item_blocks)
+    )
+    group = max(
+        blocks.other[0].size for blocks in (layout.user_blocks, layout.item_blocks)
+    )
+    parts = {
+        "ratings": num_ratings * (8 + word),
+        "blocks": sum(
+            8 * blocks.other.size + 4 * blocks.row.size
+            for blocks in (layout.user_blocks, layout.item_blocks)
+        ),
+        "state": num_chains * 2 * (by_row * word + 8 * num_ratings),
+        "features": num_chains * 2 * by_row * word,
+        "factor work": num_chains * word * (3 * batch_rows * dim**2 + 3 * group * dim),
+        "rating work": num_chains * num_ratings * (4 * word + 16),
+        "row weight work": num_chains
+        * 8
+        * word
+        * max(users * user_topics, items * item_topics),
+        "predictions": num_chains * 2 * word * (num_ratings + num_test),
+    }
+    return parts | {"total": sum(parts.values())}
+
+
+def estimate_draw_bytes(spec: ModelSpec, num_users: int, num_items: int) -> int:
+    """Bytes of one kept draw on the host: float32 vectors of all users and items.
+
+    4 (num_users + num_items + 2) (latent_dim + item topics + user topics).
+    """
+    width = spec.latent_dim + spec.num_item_topics + spec.num_user_topics
+    return 4 * (num_users + num_items + 2) * width
+
+
+def format_bytes(count: float) -> str:
+    """Bytes for a reader: "3.2 GB"."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

@@ -1,0 +1,508 @@
+"""The run: a loop on the host over compiled chunks of sweeps."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from im3f_jax.data.layout import RatingLayout
+from im3f_jax.errors import SamplingError
+from im3f_jax.gibbs.init import init_state
+from im3f_jax.gibbs.state import State, SweepInfo
+from im3f_jax.gibbs.sweep import gibbs_sweep
+from im3f_jax.inference.features import prediction_features
+from im3f_jax.inference.warm_start import fit_map
+from im3f_jax.model.scalars import InverseGamma
+from im3f_jax.model.spec import ModelSpec
+from im3f_jax.numerics.linalg import dots_of_pairs
+
+__all__ = ["Draws", "Pairs", "Plan", "RunResult", "run", "run_chunk"]
+
+logger = logging.getLogger(__name__)
+
+# The longest chunk, and the length of the trace buffer on the device.
+CHUNK = 64
+# A chunk is about this long, in seconds, so that the bar moves.
+CHUNK_SECONDS = 1.0
+MAP_STEPS = 60
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Pairs:
+    """Test pairs on the device; rows beyond `count` are padding."""
+
+    user: Array  # row of the user's vector, int32, shape (T,)
+    item: Array
+    rating: Array  # rating scale, shape (T,)
+    count: Array  # int32 scalar
+    chunk: int = field(metadata={"static": True})
+
+
+class Plan(NamedTuple):
+    """Lengths of a run, all traced: they compile nothing."""
+
+    num_warmup: Array
+    thinning: Array
+
+
+class Record(NamedTuple):
+    """What the trace keeps of a sweep."""
+
+    info: SweepInfo
+    test_rmse_draw: Array  # of this draw's predictions, rating scale
+    test_rmse: Array  # of the mean over kept draws so far; NaN before the first
+    train_rmse_draw: Array  # kept draws only, else NaN
+    train_rmse: Array
+
+
+class Carry(NamedTuple):
+    """What goes from chunk to chunk: everything that a resumed run would need."""
+
+    state: State
+    features: tuple[Array, Array]  # of the last sweep
+    kept: Array  # kept draws so far, int32
+    test_sum: Array  # sum of kept predictions, shape (T,)
+    train_sum: Array  # the same for the training ratings, shape (N,) or (0,)
+    records: Record  # of this chunk, each of shape (CHUNK,)
+
+
+class Draws(NamedTuple):
+    """Kept draws on the host, float32: the last row of each is that of a new row."""
+
+    user_features: np.ndarray  # shape (chain, draw, num_users + 1, F)
+    item_features: np.ndarray  # shape (chain, draw, num_items + 1, F)
+    global_bias: np.ndarray  # shape (chain, draw)
+    rating_variance: np.ndarray  # shape (chain, draw)
+
+
+@dataclass
+class RunResult:
+    """What a run gives back to the posterior."""
+
+    trace: dict[str, np.ndarray]  # each of shape (chain, sweep)
+    draws: Draws | None
+    test_predictions: np.ndarray  # mean over kept draws of all chains, (T,)
+    train_predictions: np.ndarray | None  # layout order, (N,)
+    seconds: dict[str, float]
+    num_kept: int  # draws a chain
+    partial: bool
+
+
+def _chunk(
+    carry: Carry,
+    chain_key: Array,
+    start: Array,
+    stop: Array,
+    plan: Plan,
+    spec: ModelSpec,
+    data: RatingLayout,
+    test: Pairs,
+) -> Carry:
+    """Run sweeps start .. stop - 1 of a chain. Their number is a traced bound."""
+    valid = jnp.arange(data.rating.shape[0]) < data.num_ratings
+    tested = jnp.arange(test.rating.shape[0]) < test.count
+    track_train = carry.train_sum.shape[0] > 0
+
+    def sweep(t, carry):
+        state, info = gibbs_sweep(
+            jax.random.fold_in(chain_key, t), carry.state, spec, data
+        )
+        features = prediction_features(state, data)
+        since = t + 1 - plan.num_warmup
+        is_kept = (since > 0) & (since % plan.thinning == 0)
+        kept = carry.kept + is_kept.astype(jnp.int32)
+        nan = jnp.full((), jnp.nan, data.rating.dtype)
+
+        def predict(user, item, chunk):
+            return state.global_bias + dots_of_pairs(*features, user, item, chunk)
+
+        def rmse(prediction, rating, mask, count):
+            squares = jnp.sum(jnp.where(mask, (rating - prediction) ** 2, 0))
+            return jnp.sqrt(squares / count.astype(squares.dtype))
+
+        def add_train(total):
+            prediction = predict(data.user, data.item, data.chunk)
+            total = total + prediction
+            score = partial(
+                rmse, rating=data.rating, mask=valid, count=data.num_ratings
+            )
+            return total, score(prediction), score(total / kept.astype(total.dtype))
+
+        test_sum, train_sum = carry.test_sum, carry.train_sum
+        test_draw = test_mean = train_draw = train_mean = nan
+        if test.rating.shape[0]:
+            prediction = predict(test.user, test.item, test.chunk)
+            test_sum = jnp.where(is_kept, test_sum + prediction, test_sum)
+            score = partial(rmse, rating=test.rating, mask=tested, count=test.count)
+            test_draw = score(prediction)
+            test_mean = score(test_sum / jnp.maximum(kept, 1).astype(test_sum.dtype))
+            test_mean = jnp.where(kept > 0, test_mean, nan)
+        if track_train:
+            train_sum, train_draw, train_mean = lax.cond(
+                is_kept, add_train, lambda total: (total, nan, nan), train_sum
+            )
+        record = Record(info, test_draw, test_mean, train_draw, train_mean)
+        records = jax.tree.map(
+            lambda buffer, value: buffer.at[t - start].set(value.astype(buffer.dtype)),
+            carry.records,
+            record,
+        )
+        return Carry(state, features, kept, test_sum, train_sum, records)
+
+    return lax.fori_loop(start, stop, sweep, carry)
+
+
+run_chunk = jax.jit(_chunk, donate_argnums=0)
+_run_chunk_of_chains = jax.jit(
+    jax.vmap(_chunk, in_axes=(0, 0, None, None, None, None, None, None)),
+    donate_argnums=0,
+)
+
+
+@jax.jit
+def _finite(carry: Carry) -> dict[str, Array]:
+    """Whether each array of the state is finite."""
+    leaves = jax.tree_util.tree_leaves_with_path(carry.state)
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): jnp.all(
+            jnp.isfinite(leaf)
+        )
+        for path, leaf in leaves
+        if jnp.issubdtype(leaf.dtype, jnp.floating)
+    }
+
+
+def run(
+    spec: ModelSpec,
+    data: RatingLayout,
+    test: Pairs,
+    *,
+    num_warmup: int,
+    num_samples: int,
+    thinning: int,
+    num_chains: int,
+    seed: int,
+    init: str,
+    vectorized: bool,
+    keep_draws: bool,
+    track_train: bool,
+    progress: Callable[[int], Any] | None = None,
+    callback: Callable[[int, float, dict], Any] | None = None,
+) -> RunResult:
+    """Run chains of Gibbs sweeps.
+
+    The key of sweep t of chain c is fold_in(fold_in(key(seed), c), t): draws depend
+    neither on how the run is cut into chunks nor, for chains that run one after
+    another, on how many chains there are.
+
+    Parameters
+    ----------
+    spec
+        A resolved spec, its numbers as arrays.
+    data, test
+        On the device.
+    num_warmup, num_samples, thinning, num_chains, seed
+        Lengths; every thinning-th of the num_samples sweeps after the warm-up is kept.
+    init
+        "map" or "prior".
+    vectorized
+        Run the chains at once, or one after another.
+    keep_draws
+        Copy kept draws to the host.
+    track_train
+        Average the predictions of the training ratings.
+    progress
+        Called with the number of sweeps done since the last call, and given the latest
+        metrics by its `set_postfix`, as a tqdm bar.
+    callback
+        Called as callback(sweep, elapsed, metrics) after each chunk.
+
+    Raises
+    ------
+    SamplingError
+        If a draw is not finite: names the array and the sweeps.
+    """
+    key = jax.random.key(seed)
+    chain_keys = [jax.random.fold_in(key, c) for c in range(num_chains)]
+    groups = (
+        [chain_keys] if vectorized and num_chains > 1 else [[k] for k in chain_keys]
+    )
+    results, seconds = [], {"start": 0.0, "compile": 0.0, "run": 0.0}
+    interrupted = False
+    for group in groups:
+        loop = _Loop(
+            spec,
+            data,
+            test,
+            num_warmup,
+            num_samples,
+            thinning,
+            keep_draws,
+            progress,
+            callback,
+            first_chain=len(results),
+        )
+        results += loop.run(group, init, track_train, seconds)
+        if loop.interrupted:
+            interrupted = True
+            logger.warning("interrupted: what was kept so far is returned")
+            break
+    if interrupted:
+        results = [r for r in results if r.kept]
+        if not results:
+            raise KeyboardInterrupt
+    return _gather(results, seconds, num_samples // thinning, interrupted)
+
+
+@dataclass
+class _Chain:
+    """What the host has of one chain."""
+
+    records: list[Record]
+    features: list[tuple[np.ndarray, np.ndarray, float, float]]
+    test_sum: np.ndarray
+    train_sum: np.ndarray
+    kept: int
+
+
+@dataclass
+class _Loop:
+    """The host's side of one group of chains that run at once."""
+
+    spec: ModelSpec
+    data: RatingLayout
+    test: Pairs
+    num_warmup: int
+    num_samples: int
+    thinning: int
+    keep_draws: bool
+    progress: Any
+    callback: Any
+    first_chain: int
+    interrupted: bool = False
+
+    def run(
+        self, keys: list[Array], init: str, track_train: bool, seconds: dict
+    ) -> list[_Chain]:
+        spec, data, test = self.spec, self.data, self.test
+        total = self.num_warmup + self.num_samples
+        begin = time.perf_counter()
+        carries = [self._start(key, init, track_train) for key in keys]
+        many = len(keys) > 1
+        if many:
+            carry = jax.tree.map(lambda *leaves: jnp.stack(leaves), *carries)
+            chain_key = jnp.stack(keys)
+            advance = _run_chunk_of_chains
+        else:
+            (carry,), (chain_key,), advance = carries, keys, run_chunk
+        jax.block_until_ready(carry)
+        seconds["start"] += time.perf_counter() - begin
+        plan = Plan(np.int32(self.num_warmup), np.int32(self.thinning))
+        # No sweep at all: this call compiles, and only that.
+        begin = time.perf_counter()
+        carry = advance(
+            carry, chain_key, np.int32(0), np.int32(0), plan, spec, data, test
+        )
+        jax.block_until_ready(carry)
+        seconds["compile"] += time.perf_counter() - begin
+        chains = [_Chain([], [], np.zeros(0), np.zeros(0), 0) for _ in keys]
+        sweep, pace = 0, 1
+        start = last = time.perf_counter()
+        try:
+            while sweep < total:
+                stop = min(sweep + pace, total, self._next_kept(sweep))
+                carry = jax.block_until_ready(
+                    advance(
+                        carry,
+                        chain_key,
+                        np.int32(sweep),
+                        np.int32(stop),
+                        plan,
+                        spec,
+                        data,
+                        test,
+                    )
+                )
+                self._check(carry, sweep, stop)
+                self._collect(chains, carry, stop - sweep, stop, many)
+                now = time.perf_counter()
+                rate = (now - last) / (stop - sweep)
+                pace = int(np.clip(CHUNK_SECONDS / max(rate, 1e-6), 1, CHUNK))
+                self._report(chains, stop - sweep, stop, now - start)
+                sweep, last = stop, time.perf_counter()
+        except KeyboardInterrupt:
+            self.interrupted = True
+        seconds["run"] += time.perf_counter() - start
+        return chains
+
+    def _start(self, key: Array, init: str, track_train: bool) -> Carry:
+        spec, data, test = self.spec, self.data, self.test
+        start_key, map_key = jax.random.split(jax.random.fold_in(key, 2**31 - 1))
+        factors = ()
+        dtype = data.rating.dtype
+        if init == "map":
+            variance, precision = map_settings(spec, data)
+            factors = fit_map(
+                map_key,
+                data,
+                spec.latent_dim,
+                spec.global_bias,
+                variance,
+                precision,
+                num_steps=MAP_STEPS,
+            )[:2]
+        state = init_state(start_key, spec, data, *factors)
+        width = spec.latent_dim + spec.num_item_topics + spec.num_user_topics
+        scalar = jnp.zeros(CHUNK, dtype)
+        counts = jnp.zeros(CHUNK, jnp.int32)
+        info = SweepInfo(*[scalar] * len(SweepInfo._fields))._replace(
+            num_user_topics=counts, num_item_topics=counts
+        )
+        carry = Carry(
+            state=state,
+            features=(
+                jnp.zeros((data.user_rows, width), dtype),
+                jnp.zeros((data.item_rows, width), dtype),
+            ),
+            kept=jnp.zeros((), jnp.int32),
+            test_sum=jnp.zeros(test.rating.shape, dtype),
+            train_sum=jnp.zeros(data.rating.shape if track_train else (0,), dtype),
+            records=Record(info, *[scalar] * 4),
+        )
+        # Buffers that are donated must not be shared between leaves.
+        return jax.tree.map(jnp.copy, carry)
+
+    def _next_kept(self, sweep: int) -> int:
+        """Return the end of the chunk that ends with the next kept draw."""
+        if not self.keep_draws:
+            return sweep + CHUNK
+        since = max(sweep - self.num_warmup, 0)
+        return self.num_warmup + (since // self.thinning + 1) * self.thinning
+
+    def _check(self, carry: Carry, start: int, stop: int) -> None:
+        finite = jax.device_get(_finite(carry))
+        bad = [name for name, ok in finite.items() if not np.all(ok)]
+        if bad:
+            raise SamplingError(
+                f"Not finite after sweep {stop} (finite after sweep {start}): "
+                f"{', '.join(bad)}. The first of these in the order of the sweep is "
+                "the block at fault; look at the spec's numbers."
+            )
+
+    def _collect(
+        self, chains: list[_Chain], carry: Carry, count: int, stop: int, many: bool
+    ) -> None:
+        records, kept, test_sum, train_sum = jax.device_get(
+            (carry.records, carry.kept, carry.test_sum, carry.train_sum)
+        )
+        since = stop - self.num_warmup
+        keeps = self.keep_draws and since > 0 and since % self.thinning == 0
+        num_users, num_items = int(self.data.num_users), int(self.data.num_items)
+        for c, chain in enumerate(chains):
+            # One chain alone has no axis of chains.
+            of = (c,) if many else ()
+            chain.records.append(
+                jax.tree.map(lambda x, of=of: x[of][:count].copy(), records)
+            )
+            chain.kept = int(kept[of])
+            chain.test_sum = np.array(test_sum[of])
+            chain.train_sum = np.array(train_sum[of])
+            if keeps:
+                users, items = carry.features
+                chain.features.append(
+                    (
+                        np.array(users[of][: num_users + 1], np.float32),
+                        np.array(items[of][: num_items + 1], np.float32),
+                        float(carry.state.global_bias[of]),
+                        float(carry.state.rating_variance[of]),
+                    )
+                )
+
+    def _report(
+        self, chains: list[_Chain], count: int, sweep: int, elapsed: float
+    ) -> None:
+        record = chains[0].records[-1]
+        metrics = {
+            "chain": self.first_chain,
+            "rmse": float(record.test_rmse[-1]),
+            "rmse_draw": float(record.test_rmse_draw[-1]),
+            "rating_variance": float(record.info.rating_variance[-1]),
+            "num_user_topics": int(record.info.num_user_topics[-1]),
+            "num_item_topics": int(record.info.num_item_topics[-1]),
+            "num_sweeps": count,
+        }
+        if self.progress is not None:
+            self.progress(count * len(chains), metrics)
+        if self.callback is not None:
+            self.callback(sweep, elapsed, metrics)
+
+
+def map_settings(spec: ModelSpec, data: RatingLayout) -> tuple[Array, Array]:
+    """Rating variance and factor precision of the MAP start."""
+    valid = jnp.arange(data.rating.shape[0]) < data.num_ratings
+    response = jnp.where(valid, data.rating - spec.global_bias, 0)
+    count = data.num_ratings.astype(response.dtype)
+    variance = jnp.maximum(jnp.sum(response**2) / count, 1e-2)
+    precision = getattr(spec.factor_prior, "precision", None)
+    if precision is None:
+        precision = jnp.sqrt(spec.latent_dim / (0.5 * variance))
+    fixed = spec.likelihood.variance
+    if isinstance(fixed, InverseGamma):
+        fixed = 0.7 * variance
+    return fixed, precision
+
+
+def _gather(
+    chains: list[_Chain], seconds: dict, num_kept: int, interrupted: bool
+) -> RunResult:
+    names = [*SweepInfo._fields, *Record._fields[1:]]
+    flat = []
+    for chain in chains:
+        joined = jax.tree.map(lambda *parts: np.concatenate(parts), *chain.records)
+        flat.append([*joined.info, *joined[1:]])
+    # An interrupted run ends where its shortest chain does.
+    length = min(len(values[0]) for values in flat)
+    kept = min(chain.kept for chain in chains)
+    trace = {
+        name: np.stack([values[i][:length] for values in flat])
+        for i, name in enumerate(names)
+    }
+    draws = None
+    if chains[0].features:
+        kept_draws = [chain.features[:kept] for chain in chains]
+        draws = Draws(
+            user_features=_stack(kept_draws, 0),
+            item_features=_stack(kept_draws, 1),
+            global_bias=np.array([[d[2] for d in c] for c in kept_draws]),
+            rating_variance=np.array([[d[3] for d in c] for c in kept_draws]),
+        )
+    total = sum(chain.kept for chain in chains)
+    train = sum(chain.train_sum.astype(np.float64) for chain in chains)
+    return RunResult(
+        trace=trace,
+        draws=draws,
+        test_predictions=sum(c.test_sum.astype(np.float64) for c in chains)
+        / max(total, 1),
+        train_predictions=train / max(total, 1) if np.size(train) else None,
+        seconds=seconds,
+        num_kept=kept,
+        partial=interrupted,
+    )
+
+
+def _stack(kept_draws: list, part: int) -> np.ndarray:
+    """Stack kept draws, freeing each as it is copied."""
+    first = kept_draws[0][0][part]
+    result = np.empty((len(kept_draws), len(kept_draws[0]), *first.shape), np.float32)
+    for c, draws in enumerate(kept_draws):
+        for s in range(len(draws)):
+            result[c, s] = draws[s][part]
+    return result

@@ -1,0 +1,71 @@
+"""Priors of the biases of a side, one for each topic of the other side."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from im3f_jax.model.scalars import InverseGamma, log_prior
+
+__all__ = ["TopicNormal"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TopicNormal:
+    """c_u[k] ~ Normal(mu_k, sigma_0^2), mu_k ~ Normal(c_0, tau^2).
+
+    Attributes
+    ----------
+    variance
+        sigma_0^2: a number, an `InverseGamma`, or None (the default, sampled). With 0
+        every bias equals its topic's mean.
+    topic_mean_variance
+        tau^2: a number, an `InverseGamma`, or None (a tenth of the variance of the
+        training ratings). With 0 the topic means are c_0, as in the paper.
+    topic_mean
+        c_0, rating scale.
+    """
+
+    variance: "float | InverseGamma | None" = None
+    topic_mean_variance: "float | InverseGamma | None" = None
+    topic_mean: float = 0.0
+
+    def log_density(
+        self,
+        bias: Array,
+        valid: Array,
+        topic_mean: Array,
+        variance: Array,
+        topic_mean_variance: Array,
+    ) -> Array:
+        """Log density of biases, topic means and their variances, in nats.
+
+        Parameters
+        ----------
+        bias
+            Shape (rows, K).
+        valid
+            False for rows of padding, bool, shape (rows,).
+        topic_mean
+            Shape (K,).
+        variance, topic_mean_variance
+            Scalars. Where one is 0 its term has no density and is left out.
+        """
+        rows = jnp.where(valid[:, None], _log_normal(bias, topic_mean, variance), 0)
+        means = _log_normal(topic_mean, self.topic_mean, topic_mean_variance)
+        return (
+            jnp.sum(rows)
+            + jnp.sum(means)
+            + log_prior(self.variance, variance)
+            + log_prior(self.topic_mean_variance, topic_mean_variance)
+        )
+
+
+def _log_normal(value: Array, mean: Array, variance: Array) -> Array:
+    safe = jnp.where(variance > 0, variance, 1)
+    if jnp.ndim(mean):
+        mean = jnp.broadcast_to(mean, value.shape)
+    density = -0.5 * (jnp.log(2 * jnp.pi * safe) + (value - mean) ** 2 / safe)
+    return jnp.where(variance > 0, density, 0)

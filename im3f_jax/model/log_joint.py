@@ -1,0 +1,174 @@
+"""The log joint density of a state: what every conditional must agree with."""
+
+import jax.numpy as jnp
+from jax import Array
+from jax.scipy.special import gammaln
+
+from im3f_jax.model.topic_prior import (
+    log_density_of_rows,
+    log_density_of_topics,
+    row_concentration,
+)
+
+__all__ = ["log_joint", "log_joint_of_counts"]
+
+
+def log_joint(
+    state,
+    spec,
+    data,
+    squared_error: Array | None = None,
+    topic_counts: tuple[Array, Array] | None = None,
+) -> Array:
+    """Log joint density of ratings and state, in nats, up to a constant.
+
+    It holds the row weights theta and the global weights pi explicitly, not the
+    tables. Densities are with respect to log theta and log pi (the sticks under
+    stick-breaking), which stay finite where weights underflow.
+
+    Parameters
+    ----------
+    state
+        A `gibbs.state.State`.
+    spec
+        A resolved `ModelSpec`.
+    data
+        A `data.layout.RatingLayout`.
+    squared_error
+        Sum of squared residuals over the ratings, where the caller has it already.
+    topic_counts
+        Ratings in each (row, topic) cell, of users and of items, int32. Given, the
+        row weights are summed out; the weights of unused topics, which carry no
+        information but much of the density, then leave no mark.
+
+    Returns
+    -------
+    Array
+        Scalar.
+    """
+    valid = jnp.arange(data.rating.shape[0]) < data.num_ratings
+    if squared_error is None:
+        residual = data.rating - mean_of_ratings(state, data)
+        squared_error = jnp.sum(jnp.where(valid, residual**2, 0))
+    total = spec.likelihood.log_density(
+        squared_error, data.num_ratings, state.rating_variance
+    )
+    users = jnp.arange(data.user_rows) < data.num_users
+    items = jnp.arange(data.item_rows) < data.num_items
+    for factors, rows, prior in (
+        (state.user_factors, users, state.user_factor_prior),
+        (state.item_factors, items, state.item_factor_prior),
+    ):
+        total += spec.factor_prior.log_density(prior.mean, prior.precision)
+        total += _log_factors(factors, rows, prior)
+    for bias, rows, state_prior, prior in (
+        (state.user_bias, users, state.user_bias_prior, spec.user_bias_prior),
+        (state.item_bias, items, state.item_bias_prior, spec.item_bias_prior),
+    ):
+        if bias.shape[1]:
+            total += prior.log_density(
+                bias,
+                rows,
+                state_prior.topic_mean,
+                state_prior.variance,
+                state_prior.topic_mean_variance,
+            )
+    for side, weights, topic, row, rows, prior in (
+        (
+            0,
+            state.user_topic_weights,
+            state.user_topic_of_rating,
+            data.user,
+            users,
+            spec.user_topic_prior,
+        ),
+        (
+            1,
+            state.item_topic_weights,
+            state.item_topic_of_rating,
+            data.item,
+            items,
+            spec.item_topic_prior,
+        ),
+    ):
+        if not prior.num_topics:
+            continue
+        pi, gamma = weights.log_global_weights, weights.table_concentration
+        total += prior.log_density(pi, weights.dish_concentration, gamma)
+        if topic_counts is None:
+            drawn = weights.log_row_weights[row, topic]
+            total += jnp.sum(jnp.where(valid, drawn, 0))
+            total += log_density_of_rows(weights.log_row_weights, rows, pi, gamma)
+        else:
+            total += log_density_of_topics(topic_counts[side], pi, gamma)
+    return total
+
+
+def mean_of_ratings(state, data) -> Array:
+    """Mean of each rating given everything, rating scale, shape (N,).
+
+    chi_0 + a_u . b_j + c_u[zM_n] + d_j[zU_n]; plain, for checks on small data.
+    """
+    mean = state.global_bias + jnp.sum(
+        state.user_factors[data.user] * state.item_factors[data.item], axis=-1
+    )
+    if state.user_bias.shape[1]:
+        mean += state.user_bias[data.user, state.item_topic_of_rating]
+    if state.item_bias.shape[1]:
+        mean += state.item_bias[data.item, state.user_topic_of_rating]
+    return mean
+
+
+def _log_factors(factors: Array, rows: Array, prior) -> Array:
+    dim = factors.shape[1]
+    offset = factors - prior.mean[None]
+    log_det = jnp.linalg.slogdet(prior.precision)[1]
+    quadratic = jnp.einsum(
+        "ud,de,ue->u", offset, prior.precision, offset, precision="highest"
+    )
+    each = 0.5 * (log_det - dim * jnp.log(2 * jnp.pi) - quadratic)
+    return jnp.sum(jnp.where(rows, each, 0))
+
+
+def log_joint_of_counts(
+    prior,
+    counts: Array,
+    table_counts: Array,
+    log_global_weights: Array,
+    dish_concentration: Array,
+    table_concentration: Array,
+    log_stirling: Array,
+) -> Array:
+    """Log joint of topics, tables and global weights with theta summed out, in nats.
+
+    sum_rows [log Gamma(gamma) - log Gamma(gamma + n_r)] + sum_cells [log s(n, m) +
+    m log(gamma pi_k)] + log p(pi, beta, gamma), with s the unsigned Stirling numbers
+    of the first kind (Teh et al. 2006, Antoniak 1974). It serves the blocks of table
+    counts, global weights and concentrations.
+
+    Parameters
+    ----------
+    prior
+        An `HDP`.
+    counts, table_counts
+        Ratings and tables in each cell, integers, shape (rows, K).
+    log_global_weights
+        Shape (K,).
+    dish_concentration, table_concentration
+        Scalars.
+    log_stirling
+        log s(n, m), shape (at least max n + 1, at least max m + 1).
+    """
+    dtype = log_global_weights.dtype
+    of_row = jnp.sum(counts, axis=1).astype(dtype)
+    rows = gammaln(table_concentration) - gammaln(table_concentration + of_row)
+    alpha = jnp.log(row_concentration(table_concentration, log_global_weights))
+    tables = table_counts.astype(dtype)
+    cells = log_stirling[counts, table_counts] + jnp.where(
+        table_counts > 0, tables * alpha[None], 0
+    )
+    return (
+        jnp.sum(rows)
+        + jnp.sum(cells)
+        + prior.log_density(log_global_weights, dish_concentration, table_concentration)
+    )

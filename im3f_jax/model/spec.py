@@ -1,0 +1,216 @@
+"""The model as one frozen spec, made of components.
+
+PMF, BPMF, M3F and iM3F are settings of one model: the presets of `im3f_jax.api` name
+them. A spec's numbers are array leaves (changing them compiles nothing), its sizes
+are static.
+"""
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from numbers import Real
+
+import jax
+
+from im3f_jax.errors import InputError
+from im3f_jax.model.bias_prior import TopicNormal
+from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
+from im3f_jax.model.likelihood import Gaussian
+from im3f_jax.model.scalars import Gamma, InverseGamma
+from im3f_jax.model.topic_prior import HDP, FiniteDirichlet, NoTopics
+
+__all__ = ["ModelSpec", "resolve", "validate"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ModelSpec:
+    """A member of the family.
+
+    r_n ~ Normal(chi_0 + a_u . b_j + c_u[zM_n] + d_j[zU_n], sigma^2): the user's bias
+    c_u is indexed by the rating's item topic, the item's bias d_j by its user topic.
+
+    Attributes
+    ----------
+    latent_dim
+        D, the length of a_u and b_j; static.
+    likelihood
+        How a rating arises from its mean.
+    factor_prior
+        Prior of the rows of user_factors and of item_factors.
+    user_bias_prior
+        Prior of user_bias, (num_users, item topics), and of the means of item topics.
+    item_bias_prior
+        Prior of item_bias, (num_items, user topics), and of the means of user topics.
+    user_topic_prior, item_topic_prior
+        Priors of the topics (moods of users, contexts of items).
+    global_bias
+        chi_0, rating scale; None is the mean of the training ratings.
+    estimate
+        "posterior" (Gibbs) or "map" (one point, by Adam); static.
+    """
+
+    latent_dim: int = field(metadata={"static": True})
+    likelihood: Gaussian = Gaussian()
+    factor_prior: NormalWishart | IsotropicNormal = NormalWishart()
+    user_bias_prior: TopicNormal = TopicNormal()
+    item_bias_prior: TopicNormal = TopicNormal()
+    user_topic_prior: NoTopics | FiniteDirichlet | HDP = NoTopics()
+    item_topic_prior: NoTopics | FiniteDirichlet | HDP = NoTopics()
+    global_bias: float | None = None
+    estimate: str = field(default="posterior", metadata={"static": True})
+
+    @property
+    def num_user_topics(self) -> int:
+        """Truncation (or number) of user topics; 0 without."""
+        return self.user_topic_prior.num_topics
+
+    @property
+    def num_item_topics(self) -> int:
+        """Truncation (or number) of item topics; 0 without."""
+        return self.item_topic_prior.num_topics
+
+
+def validate(spec: ModelSpec) -> None:
+    """Refuse a spec that has no meaning.
+
+    Raises
+    ------
+    InputError
+        One sentence that names the setting.
+    """
+    _whole("latent_dim", spec.latent_dim, 1)
+    _optional("global_bias", spec.global_bias, positive=False)
+    _optional("rating_variance", spec.likelihood.variance)
+    _optional("rating_variance_floor", spec.likelihood.variance_floor, zero=True)
+    prior = spec.factor_prior
+    if isinstance(prior, NormalWishart):
+        _optional("the scale of the Wishart prior", prior.scale)
+        _optional("mean_precision (lambda_0)", prior.mean_precision)
+        nu = prior.degrees_of_freedom
+        if nu is not None and not nu >= spec.latent_dim:
+            raise InputError(
+                f"degrees_of_freedom (nu_0) is {nu}, but must be at least latent_dim, "
+                f"{spec.latent_dim}."
+            )
+    else:
+        _optional("factor_precision", prior.precision)
+    # A side's bias is indexed by the other side's topics, and mu_i of a USER topic is
+    # the mean of ITEM biases.
+    sides = (
+        ("user", spec.user_bias_prior, "item"),
+        ("item", spec.item_bias_prior, "user"),
+    )
+    for side, bias, other in sides:
+        _optional(f"{side}_bias_variance", bias.variance, zero=True)
+        _optional(f"{other}_topic_mean_variance", bias.topic_mean_variance, zero=True)
+    topics = (("user", spec.user_topic_prior), ("item", spec.item_topic_prior))
+    for side, topic in topics:
+        if isinstance(topic, FiniteDirichlet):
+            _whole(f"{side}_topics", topic.num_topics, 1)
+            _optional(f"{side}_topic_concentration", topic.concentration)
+        elif isinstance(topic, HDP):
+            _whole(f"max_{side}_topics", topic.num_topics, 2)
+            _optional(f"{side}_dish_concentration", topic.dish_concentration)
+            _optional(f"{side}_table_concentration", topic.table_concentration)
+            if topic.construction not in ("weak_limit", "stick_breaking"):
+                raise InputError(
+                    f"topics is {topic.construction!r}, but must be 'weak_limit' or "
+                    "'stick_breaking'."
+                )
+
+
+def _whole(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(
+            f"{name} is {value!r}, but must be a whole number of at least {least}."
+        )
+
+
+def _optional(
+    name: str, value: object, *, positive: bool = True, zero: bool = False
+) -> None:
+    if value is None:
+        return
+    if isinstance(value, InverseGamma | Gamma):
+        for part in dataclasses.astuple(value):
+            _optional(f"a number of the prior of {name}", part)
+        if isinstance(value, InverseGamma) and value.shape < 1:
+            raise InputError(
+                f"The inverse gamma prior of {name} has shape {value.shape}, but must "
+                "have at least 1."
+            )
+        wanted = Gamma if name.endswith("_concentration") else InverseGamma
+        if not isinstance(value, wanted):
+            raise InputError(f"The prior of {name} must be of type {wanted.__name__}.")
+        return
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    fits = number and math.isfinite(value)
+    if fits and positive:
+        fits = value >= 0 if zero else value > 0
+    if not fits:
+        kind = "finite" if not positive else "0 or positive" if zero else "positive"
+        raise InputError(f"{name} is {value!r}, but must be a {kind} number.")
+
+
+def resolve(spec: ModelSpec, mean: float, variance: float, step: float) -> ModelSpec:
+    """Replace every None by its documented default.
+
+    Parameters
+    ----------
+    spec
+        As the user gave it.
+    mean, variance, step
+        Mean, variance and smallest step between distinct levels of the training
+        ratings (rating scale).
+
+    Returns
+    -------
+    ModelSpec
+        A spec of which each number is fixed or has a prior with numbers.
+    """
+    variance = variance if variance > 0 else max(step, 0.1) ** 2
+
+    def default(value, fallback):
+        return fallback if value is None else value
+
+    def bias(prior: TopicNormal) -> TopicNormal:
+        return dataclasses.replace(
+            prior,
+            variance=default(
+                prior.variance,
+                InverseGamma(BIAS_VARIANCE_SHAPE, BIAS_VARIANCE_SCALE * variance),
+            ),
+            topic_mean_variance=default(prior.topic_mean_variance, 0.1 * variance),
+        )
+
+    if isinstance(spec.factor_prior, NormalWishart):
+        factors = dataclasses.replace(
+            spec.factor_prior,
+            degrees_of_freedom=default(
+                spec.factor_prior.degrees_of_freedom, float(spec.latent_dim)
+            ),
+        )
+    else:
+        product = math.sqrt(0.5 * variance / spec.latent_dim)
+        factors = IsotropicNormal(default(spec.factor_prior.precision, 1 / product))
+    return ModelSpec(
+        latent_dim=spec.latent_dim,
+        likelihood=Gaussian(
+            default(spec.likelihood.variance, InverseGamma(2.0, variance)),
+            default(spec.likelihood.variance_floor, step**2 / 12),
+        ),
+        factor_prior=factors,
+        user_bias_prior=bias(spec.user_bias_prior),
+        item_bias_prior=bias(spec.item_bias_prior),
+        user_topic_prior=spec.user_topic_prior,
+        item_topic_prior=spec.item_topic_prior,
+        global_bias=default(spec.global_bias, mean),
+        estimate=spec.estimate,
+    )
+
+
+# The default prior of a bias variance, in units of the training variance: chosen on
+# ML-100K random90_1 (bench/results/settings_ml-100k.json).
+BIAS_VARIANCE_SHAPE = 3.0
+BIAS_VARIANCE_SCALE = 0.1

@@ -1,0 +1,340 @@
+"""What a fit gives: draws, traces, predictions, scores."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from im3f_jax.data.ids import IdIndex
+from im3f_jax.data.ratings import Ratings
+from im3f_jax.errors import InputError
+from im3f_jax.inference.run import Draws
+from im3f_jax.model.spec import ModelSpec
+from im3f_jax.posterior import predict
+from im3f_jax.posterior.score import log_score
+
+__all__ = ["Posterior"]
+
+Clip = str | tuple[float, float] | None
+
+
+@dataclass(eq=False, repr=False)
+class Posterior:
+    """Posterior draws of a model, with the ids that they belong to.
+
+    Attributes
+    ----------
+    spec
+        The model with every default resolved.
+    users, items
+        The ids of the training data's index.
+    user_row, item_row
+        Row of each id's vectors in the draws, shape (num ids,); ids without a training
+        rating ("cold") share the last row, that of a new user or item.
+    draws
+        Kept draws, or None after a fit with store="summary".
+    trace
+        Label-free scalars of every sweep, each of shape (chain, sweep).
+    test_predictions, train_predictions
+        Mean over kept draws for the pairs given to `fit`, in their order; None
+        without.
+    levels
+        Distinct ratings of the training data, ascending.
+    is_discrete
+        Whether the levels look like a scale of steps.
+    seconds
+        Wall time of "start" (warm start included), "compile" and "run".
+    device, seed, versions, num_warmup, num_samples, thinning, partial
+        How it was run; `partial` after an interrupt.
+    """
+
+    spec: ModelSpec
+    users: IdIndex
+    items: IdIndex
+    user_row: np.ndarray
+    item_row: np.ndarray
+    draws: Draws | None
+    trace: dict[str, np.ndarray]
+    levels: np.ndarray
+    is_discrete: bool
+    num_warmup: int
+    num_samples: int
+    thinning: int
+    seed: int
+    device: str
+    versions: dict[str, str]
+    seconds: dict[str, float]
+    test_predictions: np.ndarray | None = None
+    train_predictions: np.ndarray | None = None
+    partial: bool = False
+    _fitted: list[tuple[Ratings, np.ndarray]] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        chains, sweeps = self.trace["rating_variance"].shape
+        return (
+            f"Posterior(latent_dim={self.spec.latent_dim}, chains={chains}, "
+            f"sweeps={sweeps}, kept={self.num_kept} a chain, "
+            f"user_topics={_span(self.num_user_topics)}, "
+            f"item_topics={_span(self.num_item_topics)}, device={self.device!r}"
+            f"{', partial' if self.partial else ''})"
+        )
+
+    @property
+    def num_kept(self) -> int:
+        """Kept draws a chain."""
+        return int(self._kept_sweeps().sum())
+
+    @property
+    def num_user_topics(self) -> np.ndarray:
+        """User topics with at least one rating in each kept draw, (chain, draw)."""
+        return self._kept("num_user_topics")
+
+    @property
+    def num_item_topics(self) -> np.ndarray:
+        """Item topics with at least one rating in each kept draw, (chain, draw)."""
+        return self._kept("num_item_topics")
+
+    @property
+    def effective_user_topics(self) -> np.ndarray:
+        """exp(entropy of the shares of ratings) in each kept draw, (chain, draw)."""
+        return self._kept("effective_user_topics")
+
+    @property
+    def effective_item_topics(self) -> np.ndarray:
+        """exp(entropy of the shares of ratings) in each kept draw, (chain, draw)."""
+        return self._kept("effective_item_topics")
+
+    @property
+    def rating_variance(self) -> np.ndarray:
+        """sigma^2 in each kept draw, squared rating scale, (chain, draw)."""
+        return self._kept("rating_variance")
+
+    def predict(
+        self,
+        users: Iterable,
+        items: Iterable,
+        *,
+        clip: Clip = None,
+        per_draw: bool = False,
+        unknown: str = "raise",
+    ) -> np.ndarray:
+        """Posterior mean of ratings.
+
+        In each kept draw the mean of the rating over its topics,
+        chi_0 + a_u . b_j + sum_k theta_M[j,k] c_u[k] + sum_i theta_U[u,i] d_j[i]; then
+        the mean over draws. A user or item without a training rating is predicted as
+        the prior expects a new one.
+
+        Parameters
+        ----------
+        users, items
+            The caller's own ids, of one length n.
+        clip
+            None, "train" (the range of the training ratings) or (low, high).
+        per_draw
+            Return each draw's value instead of the mean.
+        unknown
+            What to do with ids that are not in the index: "raise", "prior" (as a new
+            user or item) or "nan".
+
+        Returns
+        -------
+        ndarray
+            Rating scale, shape (n,), or (chain, draw, n) with `per_draw`.
+
+        Raises
+        ------
+        InputError
+            For an unknown id, unequal lengths, or pairs that were not given to a fit
+            with store="summary".
+        """
+        if unknown not in ("raise", "prior", "nan"):
+            raise InputError(
+                f"unknown is {unknown!r}, but must be 'raise', 'prior' or 'nan'."
+            )
+        bounds = self._bounds(clip)
+        how = "raise" if unknown == "raise" else "mark"
+        user, item = self.users.lookup(users, how), self.items.lookup(items, how)
+        if len(user) != len(item):
+            raise InputError(
+                f"predict takes pairs, but there are {len(user)} users and "
+                f"{len(item)} items."
+            )
+        values = self._predict_codes(user, item, per_draw)
+        if unknown == "nan":
+            values[..., (user < 0) | (item < 0)] = np.nan
+        return values if bounds is None else np.clip(values, *bounds)
+
+    def is_known(self, users: Iterable, items: Iterable) -> np.ndarray:
+        """Whether both ids of each pair have a training rating, bool, shape (n,)."""
+        user = self.users.lookup(users, "mark")
+        item = self.items.lookup(items, "mark")
+        return (self._rows(user, self.user_row) < self._num_users) & (
+            self._rows(item, self.item_row) < self._num_items
+        )
+
+    def evaluate(
+        self, test: Ratings, *, clip: Clip = None, log_score: bool = True
+    ) -> dict:
+        """Score held-out ratings.
+
+        Parameters
+        ----------
+        test
+            Ratings whose ids are those of the training data.
+        clip
+            As in `predict`; clipping does not touch the log score.
+        log_score
+            Compute the log score too (it needs the kept draws).
+
+        Returns
+        -------
+        dict
+            "rmse" and "mae" of the posterior mean (rating scale); "log_score", mean
+            nats a rating; "log_score_kind", "log_probability" of the rating's level on
+            a discrete scale, else "log_density"; "dropped_weight" of the topics that
+            the log score left out; "num_ratings"; "num_cold", how many of them belong
+            to a user or an item without a training rating.
+        """
+        if len(test) == 0:
+            raise InputError("There are no ratings to score.")
+        bounds = self._bounds(clip)
+        user, item = self._codes(test)
+        predictions = self._fitted_predictions(test)
+        if predictions is None:
+            predictions = self._predict_codes(user, item, per_draw=False)
+        if bounds is not None:
+            predictions = np.clip(predictions, *bounds)
+        error = predictions - test.rating
+        user_row = self._rows(user, self.user_row)
+        item_row = self._rows(item, self.item_row)
+        cold = (user_row == self._num_users) | (item_row == self._num_items)
+        result = {
+            "rmse": float(np.sqrt(np.mean(error**2))),
+            "mae": float(np.mean(np.abs(error))),
+            "num_ratings": len(test),
+            "num_cold": int(cold.sum()),
+        }
+        if log_score and self.draws is not None:
+            result |= self._log_score(user_row, item_row, test.rating)
+        return result
+
+    def trace_frame(self) -> pd.DataFrame:
+        """Return the trace as a frame: chain, sweep, phase, kept, a column a scalar."""
+        chains, sweeps = self.trace["rating_variance"].shape
+        sweep = np.tile(np.arange(sweeps), chains)
+        return pd.DataFrame(
+            {
+                "chain": np.repeat(np.arange(chains), sweeps),
+                "sweep": sweep,
+                "phase": np.where(sweep < self.num_warmup, "warmup", "sample"),
+                "kept": np.tile(self._kept_sweeps(), chains),
+            }
+            | {name: values.ravel() for name, values in self.trace.items()}
+        )
+
+    def save(self, path) -> None:
+        """Write the posterior to one file, self-contained, without pickle."""
+        from im3f_jax.posterior.storage import save
+
+        save(self, path)
+
+    @property
+    def _num_users(self) -> int:
+        """The row of a new user."""
+        return int(self.user_row.max(initial=0))
+
+    @property
+    def _num_items(self) -> int:
+        return int(self.item_row.max(initial=0))
+
+    def _kept_sweeps(self) -> np.ndarray:
+        sweeps = self.trace["rating_variance"].shape[1]
+        since = np.arange(sweeps) + 1 - self.num_warmup
+        return (since > 0) & (since % self.thinning == 0)
+
+    def _kept(self, name: str) -> np.ndarray:
+        return self.trace[name][:, self._kept_sweeps()]
+
+    def _rows(self, codes: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return np.where(codes < 0, rows.max(initial=0), rows[codes])
+
+    def _bounds(self, clip: Clip) -> tuple[float, float] | None:
+        if clip is None:
+            return None
+        if isinstance(clip, str):
+            if clip != "train":
+                raise InputError(
+                    f"clip is {clip!r}, but must be None, 'train' or (low, high)."
+                )
+            return float(self.levels[0]), float(self.levels[-1])
+        low, high = clip
+        if not low < high:
+            raise InputError(f"clip is ({low}, {high}), but must be (low, high).")
+        return float(low), float(high)
+
+    def _codes(self, test: Ratings) -> tuple[np.ndarray, np.ndarray]:
+        if test.users is self.users and test.items is self.items:
+            return test.user, test.item
+        return self.users.lookup(test.user_ids), self.items.lookup(test.item_ids)
+
+    def _predict_codes(
+        self, user: np.ndarray, item: np.ndarray, per_draw: bool
+    ) -> np.ndarray:
+        if self.draws is not None:
+            predictor = predict.predict_draws if per_draw else predict.predict_mean
+            return predictor(
+                self.draws,
+                self._rows(user, self.user_row),
+                self._rows(item, self.item_row),
+            )
+        if per_draw:
+            raise InputError(
+                "This fit kept no draws (store='summary'): fit with store='all' to get "
+                "each draw's predictions."
+            )
+        return self._summary_predictions(user, item)
+
+    def _summary_predictions(self, user: np.ndarray, item: np.ndarray) -> np.ndarray:
+        pairs = np.int64(len(self.items))
+        wanted = pd.Index(user.astype(np.int64) * pairs + item)
+        values = np.full(len(user), np.nan)
+        for ratings, predictions in self._fitted:
+            known = pd.Series(
+                predictions, ratings.user.astype(np.int64) * pairs + ratings.item
+            )
+            known = known[~known.index.duplicated()]
+            values = np.where(np.isnan(values), known.reindex(wanted), values)
+        missing = np.isnan(values)
+        if missing.any():
+            raise InputError(
+                f"{int(missing.sum())} of {len(user)} pairs were not given to this "
+                "fit, which kept no draws (store='summary'): fit with store='all' to "
+                "predict any pair."
+            )
+        return values
+
+    def _fitted_predictions(self, test: Ratings) -> np.ndarray | None:
+        for ratings, predictions in self._fitted:
+            if ratings is test:
+                return predictions
+        return None
+
+    def _log_score(
+        self, user_row: np.ndarray, item_row: np.ndarray, rating: np.ndarray
+    ) -> dict:
+        levels = np.union1d(self.levels, rating) if self.is_discrete else None
+        result = log_score(self.draws, self.spec, user_row, item_row, rating, levels)
+        return {
+            "log_score": float(np.mean(result.log_score)),
+            "log_score_kind": "log_probability" if self.is_discrete else "log_density",
+            "dropped_weight": result.dropped,
+        }
+
+
+def _span(values: np.ndarray) -> str:
+    if values.size == 0:
+        return "none"
+    low, high = int(values.min()), int(values.max())
+    return str(low) if low == high else f"{low}..{high}"

@@ -1,0 +1,145 @@
+"""Saving and loading a posterior: one file of arrays and JSON, no pickle."""
+
+import dataclasses
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from im3f_jax.data.ids import IdIndex
+from im3f_jax.errors import InputError
+from im3f_jax.inference.run import Draws
+from im3f_jax.model import bias_prior, factor_prior, likelihood, scalars, topic_prior
+from im3f_jax.model.spec import ModelSpec
+from im3f_jax.posterior.posterior import Posterior
+
+__all__ = ["FORMAT_VERSION", "load", "save", "spec_from_json", "spec_to_json"]
+
+FORMAT_VERSION = 1
+
+_COMPONENTS = {
+    kind.__name__: kind
+    for kind in (
+        ModelSpec,
+        bias_prior.TopicNormal,
+        factor_prior.IsotropicNormal,
+        factor_prior.NormalWishart,
+        likelihood.Gaussian,
+        scalars.Gamma,
+        scalars.InverseGamma,
+        topic_prior.FiniteDirichlet,
+        topic_prior.HDP,
+        topic_prior.NoTopics,
+    )
+}
+_FACTS = (
+    "is_discrete",
+    "num_warmup",
+    "num_samples",
+    "thinning",
+    "seed",
+    "device",
+    "versions",
+    "seconds",
+    "partial",
+)
+
+
+def save(posterior: Posterior, path: str | os.PathLike) -> None:
+    """Write a posterior to one file; a file of that name is replaced at the end.
+
+    Raises
+    ------
+    InputError
+        If ids cannot be written without pickle.
+    """
+    path = Path(path)
+    arrays = {
+        "user_ids": posterior.users.to_array(),
+        "item_ids": posterior.items.to_array(),
+        "user_row": posterior.user_row,
+        "item_row": posterior.item_row,
+        "levels": posterior.levels,
+    }
+    arrays |= {f"trace.{name}": values for name, values in posterior.trace.items()}
+    if posterior.draws is not None:
+        arrays |= {f"draws.{k}": v for k, v in posterior.draws._asdict().items()}
+    for name in ("test_predictions", "train_predictions"):
+        if getattr(posterior, name) is not None:
+            arrays[name] = getattr(posterior, name)
+    facts = {name: getattr(posterior, name) for name in _FACTS}
+    header = {"format": "im3f_jax posterior", "format_version": FORMAT_VERSION}
+    header |= {"spec": spec_to_json(posterior.spec), "facts": facts}
+    arrays["header"] = np.array(json.dumps(header))
+    temporary = path.with_name(path.name + ".partial")
+    try:
+        with open(temporary, "wb") as file:
+            np.savez(file, **arrays)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load(path: str | os.PathLike) -> Posterior:
+    """Read what `Posterior.save` wrote; the training data are not needed.
+
+    Raises
+    ------
+    InputError
+        If the file is no saved posterior, or has another format version.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = dict(file)
+        header = json.loads(str(arrays.pop("header")))
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} is not a saved posterior ({error}).") from None
+    version = header.get("format_version")
+    if version != FORMAT_VERSION:
+        raise InputError(
+            f"{path} has format version {version}, but this version of im3f_jax reads "
+            f"version {FORMAT_VERSION}."
+        )
+
+    def group(prefix: str) -> dict[str, np.ndarray]:
+        return {
+            name.removeprefix(prefix): values
+            for name, values in arrays.items()
+            if name.startswith(prefix)
+        }
+
+    draws = group("draws.")
+    return Posterior(
+        spec=spec_from_json(header["spec"]),
+        users=IdIndex.from_array(arrays["user_ids"], "user"),
+        items=IdIndex.from_array(arrays["item_ids"], "item"),
+        user_row=arrays["user_row"],
+        item_row=arrays["item_row"],
+        draws=Draws(**draws) if draws else None,
+        trace=group("trace."),
+        levels=arrays["levels"],
+        test_predictions=arrays.get("test_predictions"),
+        train_predictions=arrays.get("train_predictions"),
+        **header["facts"],
+    )
+
+
+def spec_to_json(spec) -> dict:
+    """Turn a spec or component into plain JSON: its type, and its fields."""
+    fields = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
+    return {"type": type(spec).__name__} | {
+        name: spec_to_json(value) if dataclasses.is_dataclass(value) else value
+        for name, value in fields.items()
+    }
+
+
+def spec_from_json(value: dict):
+    """Make a spec or component of what `spec_to_json` wrote."""
+    fields = {
+        name: spec_from_json(field) if isinstance(field, dict) else field
+        for name, field in value.items()
+        if name != "type"
+    }
+    return _COMPONENTS[value["type"]](**fields)

@@ -1,0 +1,47 @@
+"""Fixtures for all tests: strict JAX, and the folder of real data."""
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def strict_jax(request):
+    """Make JAX refuse silent promotion of types and ranks in our own code.
+
+    Context managers, so that nothing global is left behind. Tests that call numpyro or
+    optax, which promote freely, carry the marker ``relaxed``.
+    """
+    if request.node.get_closest_marker("relaxed"):
+        yield
+        return
+    import jax
+
+    with ExitStack() as stack:
+        stack.enter_context(jax.numpy_dtype_promotion("strict"))
+        stack.enter_context(jax.numpy_rank_promotion("raise"))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def skip_without_gpu(request):
+    """Skip the tests marked ``gpu`` where JAX has none."""
+    if request.node.get_closest_marker("gpu"):
+        import jax
+
+        if jax.default_backend() != "gpu":
+            pytest.skip(f"needs a GPU; JAX runs on the {jax.default_backend()} here")
+
+
+@pytest.fixture(scope="session")
+def data_dir():
+    """Return the folder of real data, or skip: it is not part of the repository."""
+    name = os.environ.get("IM3F_DATA_DIR")
+    if not name:
+        pytest.skip("IM3F_DATA_DIR is not set: real data is not in the repository")
+    folder = Path(name)
+    if not folder.is_dir():
+        pytest.skip(f"IM3F_DATA_DIR names no folder: {name}")
+    return folder

@@ -1,0 +1,139 @@
+"""Splits: no row lost, none twice, one index, and numpy's global seed left alone."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from im3f_jax.data.movielens import load_ratings
+from im3f_jax.data.ratings import Ratings
+from im3f_jax.data.splits import leave_one_out, random_split, split_by_rows
+from im3f_jax.data.synthetic import planted_ratings
+from im3f_jax.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def ratings():
+    return planted_ratings(num_users=60, num_items=40, num_ratings=900).ratings
+
+
+def rows(ratings):
+    columns = ratings.user_ids, ratings.item_ids, ratings.rating
+    return set(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def split_rows(ratings):
+    return split_by_rows(ratings, np.arange(0, 900, 7))
+
+
+SPLITS = [leave_one_out, random_split, split_rows]
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_two_sides_make_up_the_whole(split, ratings):
+    train, test = split(ratings)
+    assert len(train) + len(test) == len(ratings)
+    assert rows(train) | rows(test) == rows(ratings)
+    assert not rows(train) & rows(test)
+    for side in (train, test):
+        assert side.users is ratings.users and side.items is ratings.items
+        order = [np.flatnonzero(ratings.rating == value)[0] for value in side.rating]
+        assert (np.diff(order) > 0).all()
+
+
+@pytest.mark.parametrize("split", [leave_one_out, random_split])
+def test_the_seed_alone_decides(split, ratings):
+    np.random.seed(1)
+    first = rows(split(ratings, seed=3)[1])
+    np.random.seed(2)
+    assert rows(split(ratings, seed=3)[1]) == first
+    assert rows(split(ratings, seed=4)[1]) != first
+    state = np.random.get_state()[1]
+    split(ratings, seed=3)
+    assert (np.random.get_state()[1] == state).all()
+
+
+def test_users_of_1_2_and_20_ratings(caplog):
+    users = ["one"] + ["two"] * 2 + ["many"] * 20
+    ratings = Ratings.from_arrays(users, range(23), np.arange(23.0))
+    with caplog.at_level(logging.INFO, "im3f_jax"):
+        train, test = leave_one_out(ratings)
+    assert sorted(test.user_ids.tolist()) == ["many", "two"]
+    assert "one" in train.user_ids.tolist()
+    assert "1 of 3 users" in caplog.text
+
+
+def test_with_one_rating_each_all_stay_in_training():
+    ratings = Ratings.from_arrays([1, 2], [1, 1], [3, 4])
+    train, test = leave_one_out(ratings)
+    assert (len(train), len(test)) == (2, 0)
+
+
+def test_each_rating_of_a_user_is_as_likely_to_be_left_out():
+    # 3 ratings, 3000 seeds: chi-square with 2 degrees of freedom, 27.6 at 1e-6
+    ratings = Ratings.from_arrays([1, 1, 1], [1, 2, 3], [0, 1, 2])
+    drawn = [int(leave_one_out(ratings, seed=s)[1].rating[0]) for s in range(3000)]
+    counts = np.bincount(drawn, minlength=3)
+    assert ((counts - 1000) ** 2 / 1000).sum() < 27.6
+
+
+@pytest.mark.parametrize(("fraction", "count"), [(0.1, 90), (0.5, 450), (1 / 900, 1)])
+def test_random_split_holds_out_the_fraction(ratings, fraction, count):
+    assert len(random_split(ratings, test_fraction=fraction)[1]) == count
+
+
+@pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5, 1e-9, 1 - 1e-9, float("nan")])
+def test_a_fraction_that_leaves_a_side_empty_is_refused(ratings, fraction):
+    with pytest.raises(InputError, match="test_fraction"):
+        random_split(ratings, test_fraction=fraction)
+
+
+@pytest.mark.parametrize(
+    ("test_rows", "words"),
+    [
+        ([3, 900], "test row 900 is out of range.* 0 to 899"),
+        ([3, -1], "test row -1 is out of range"),
+        ([3, 5, 3], "test row 3 is given 2 times"),
+        ([0.5], "integers"),
+        (np.zeros(900, dtype=bool), "integers"),
+        ([[1, 2]], "one dimension"),
+        (range(900), "none is left to train on"),
+        (np.array([2**40]), "out of range"),
+    ],
+)
+def test_rows_that_make_no_split_are_refused(ratings, test_rows, words):
+    with pytest.raises(InputError, match=words):
+        split_by_rows(ratings, test_rows)
+
+
+def test_no_test_row_is_a_split():
+    ratings = Ratings.from_arrays([1, 2], [1, 1], [3, 4])
+    assert [len(side) for side in split_by_rows(ratings, [])] == [2, 0]
+
+
+@pytest.mark.parametrize(("name", "num_users"), [("ml-100k", 943), ("ml-1m", 6040)])
+def test_fixed_rows_of_movielens(data_dir, name, num_users):
+    ratings = load_ratings(name)
+    fixed = np.load(data_dir / name / "test_rows.npz")
+    for key in ("loo_0", "loo_1"):
+        _, test = split_by_rows(ratings, fixed[key])
+        assert np.bincount(test.user, minlength=num_users).tolist() == [1] * num_users
+    train, test = split_by_rows(ratings, fixed["random90_0"])
+    cold = ~np.isin(test.item, train.item)
+    assert cold.sum() == {"ml-100k": 14, "ml-1m": 10}[name]
+    assert np.isin(test.user, train.user).all()
+    expected = ratings.rating[np.sort(fixed["random90_0"])]
+    np.testing.assert_array_equal(test.rating, expected)
+
+
+def test_published_split_of_movielens_100k(data_dir):
+    ratings = load_ratings("ml-100k")
+    folder = data_dir / "ml-100k"
+    base, held_out = load_ratings(folder / "u1.base"), load_ratings(folder / "u1.test")
+    in_test = np.isin(
+        ratings.user_ids * 10_000 + ratings.item_ids,
+        held_out.user_ids * 10_000 + held_out.item_ids,
+    )
+    train, test = split_by_rows(ratings, np.flatnonzero(in_test))
+    assert rows(train) == rows(base)
+    assert rows(test) == rows(held_out)

@@ -1,0 +1,324 @@
+"""The command line: what it writes, and what it says to a user's mistake."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import im3f_jax as im3f
+from im3f_jax import cli
+from im3f_jax.cli import main
+from im3f_jax.demo import run_demo
+
+# Whole fits start by optax, which promotes freely.
+pytestmark = pytest.mark.relaxed
+
+FAST = ["--num-warmup", "3", "--num-samples", "5", "--seed", "1", "--latent-dim", "2"]
+
+
+@pytest.fixture(scope="session")
+def ratings_file(tmp_path_factory):
+    """Write a CSV whose user ids look like numbers and are none."""
+    planted = im3f.planted_ratings(
+        num_users=40, num_items=25, num_ratings=500, levels=[1, 2, 3, 4, 5]
+    )
+    frame = planted.ratings.to_dataframe()
+    frame["user"] = [f"{user:03d}" for user in frame["user"]]
+    frame["item"] = 10 * frame["item"] + 7
+    path = tmp_path_factory.mktemp("ratings") / "ratings.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="session")
+def fitted(ratings_file, tmp_path_factory):
+    """Fit once for all tests that read results; returns the folder."""
+    out = tmp_path_factory.mktemp("fit") / "results"
+    command = ["fit", str(ratings_file), "--out", str(out), "--quiet", *FAST]
+    assert main([*command, "--max-user-topics", "8", "--max-item-topics", "8"]) == 0
+    return out
+
+
+def read(folder):
+    frame = pd.read_csv(folder / "predictions.csv", dtype={"user": str})
+    return frame, json.loads((folder / "metrics.json").read_text())
+
+
+def test_fit_writes_predictions_metrics_and_trace(fitted, ratings_file):
+    frame, metrics = read(fitted)
+    assert list(frame) == ["user", "item", "rating", "prediction"]
+    all_rows = pd.read_csv(ratings_file, dtype={"user": str})
+    merged = frame.merge(all_rows, on=["user", "item"])
+    assert len(merged) == len(frame) == metrics["num_ratings"]
+    np.testing.assert_array_equal(merged["rating_x"], merged["rating_y"])
+    assert frame["user"].is_unique  # leave one out
+
+    error = frame["prediction"] - frame["rating"]
+    assert metrics["rmse"] == pytest.approx(np.sqrt(np.mean(error**2)), rel=1e-5)
+    assert metrics["mae"] == pytest.approx(np.mean(np.abs(error)), rel=1e-5)
+    assert metrics["log_score_kind"] == "log_probability"
+    assert metrics["log_score"] < 0
+    assert metrics["data"]["file"] == "ratings.csv"
+    assert metrics["split"] == {
+        "kind": "leave-one-out",
+        "seed": 1,
+        "num_test": len(frame),
+    }
+    assert metrics["data"]["num_train"] + len(frame) == metrics["data"]["num_ratings"]
+    assert metrics["topics"]["user"]["min"] >= 1
+    assert "jax" in metrics["versions"]
+    assert metrics["seconds"]["all"] > 0
+    assert str(ratings_file.parent) not in json.dumps(metrics)
+
+    trace = pd.read_csv(fitted / "trace.csv")
+    assert len(trace) == 3 + 5
+    assert {"chain", "sweep", "phase", "rating_variance"} <= set(trace)
+
+
+def test_the_spec_is_recorded_in_numbers(fitted):
+    _, metrics = read(fitted)
+    text = json.dumps(metrics["spec"])
+    assert "null" not in text
+    assert '"latent_dim": 2' in text
+
+
+def test_predict_gives_what_fit_wrote(fitted, tmp_path):
+    frame, _ = read(fitted)
+    pairs, out = tmp_path / "pairs.csv", tmp_path / "out.csv"
+    given = frame[["item", "user"]].assign(note="a, b")
+    given.to_csv(pairs, index=False)
+    assert main(["predict", str(fitted), str(pairs), "--out", str(out)]) == 0
+    got = pd.read_csv(out, dtype={"user": str})
+    pd.testing.assert_frame_equal(got.drop(columns="prediction"), given)
+    np.testing.assert_allclose(got["prediction"], frame["prediction"], rtol=1e-5)
+
+
+def test_predict_clips_and_writes_to_standard_output(fitted, tmp_path, capsys):
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("userId,movieId\n000,7\n001,17\n")
+    model = str(fitted / "model.npz")
+    assert main(["predict", model, str(pairs), "--clip=9,10"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["userId,movieId,prediction", "000,7,9.0", "001,17,9.0"]
+
+
+def test_predict_refuses_unknown_ids_unless_told(fitted, tmp_path, capsys):
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("user,item\n0,7\n001,8\n")
+    assert main(["predict", str(fitted), str(pairs)]) == 2
+    message = one_line(capsys)
+    assert "'0'" in message and "'000'" in message  # the id that was probably meant
+    assert main(["predict", str(fitted), str(pairs), "--unknown", "nan"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["0,7,", "001,8,"]
+    assert main(["predict", str(fitted), str(pairs), "--unknown", "prior"]) == 0
+    got = [line.split(",")[2] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert np.isfinite(np.array(got, dtype=float)).all()
+
+
+def one_line(capsys):
+    """Return the one line that must be on standard error, and nothing beside it."""
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1, shown.err
+    assert shown.err.startswith("im3f")
+    return shown.err
+
+
+@pytest.mark.parametrize(
+    "split, kind, number",
+    [("random", "random", 50), ("none", "none", 500), ("rows", "rows", 3)],
+)
+def test_splits(ratings_file, tmp_path, split, kind, number):
+    if split == "rows":
+        np.savez(tmp_path / "rows.npz", mine=np.array([5, 0, 9]))
+        split = f"{tmp_path / 'rows.npz'}:mine"
+    out = tmp_path / "out"
+    options = [
+        "--split",
+        split,
+        "--model",
+        "bpmf",
+        "--clip",
+        "train",
+        "--init",
+        "prior",
+    ]
+    command = ["fit", str(ratings_file), *options, *FAST, "--quiet"]
+    assert main([*command, "--out", str(out)]) == 0
+    frame, metrics = read(out)
+    assert len(frame) == metrics["num_ratings"] == number
+    assert metrics["split"]["kind"] == kind
+    assert metrics["scored_on"] == ("train" if kind == "none" else "test")
+    assert frame["prediction"].between(1, 5).all()
+    assert metrics["topics"]["user"]["max"] == 0
+    if kind == "rows":
+        all_rows = pd.read_csv(ratings_file, dtype={"user": str})
+        wanted = all_rows.iloc[[5, 0, 9]].reset_index(drop=True)
+        rows = frame.drop(columns="prediction").sort_values(["user", "item"])
+        wanted = wanted.sort_values(["user", "item"])
+        assert rows.values.tolist() == wanted.values.tolist()
+
+
+def test_m3f_takes_its_own_options(ratings_file, tmp_path, capsys):
+    out = str(tmp_path / "out")
+    topics = ["--model", "m3f", "--user-topics", "3", "--item-topics", "2"]
+    assert main(["fit", str(ratings_file), *topics, *FAST, "--out", out]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "test RMSE" in shown.err and "3.0 user" in shown.err
+    _, metrics = read(tmp_path / "out")
+    assert metrics["topics"]["item"]["mean"] == 2.0
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["--model", "bpmf", "--user-topics", "2"], "--user-topics belongs to"),
+        (["--user-topics", "2"], "--model m3f"),
+        (["--test-fraction", "0.5"], "--split random"),
+        (["--split", "half"], "ROWS.npz:KEY"),
+        (["--split", "random", "--test-fraction", "1.5"], "test_fraction"),
+        (["--num-samples", "0"], "num_samples"),
+        (["--num-warmup", "-1"], "num_warmup"),
+        (["--thinning", "0"], "thinning"),
+        (["--latent-dim", "0"], "latent_dim"),
+        (["--rating-variance", "-1"], "rating_variance"),
+        (["--rating-variance", "nan"], "rating_variance"),
+        (["--max-user-topics", "0"], "max_user_topics"),
+        (["--split", "no/such.npz:rows"], "No such file"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(
+    ratings_file, tmp_path, capsys, options, words
+):
+    command = ["fit", str(ratings_file), "--out", str(tmp_path / "out"), "--quiet"]
+    assert main([*command, *options]) == 2
+    assert words in one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ([], "COMMAND"),
+        (["fit"], "FILE"),
+        (["fit", "x", "--seed", "one"], "invalid int value"),
+        (["fit", "x", "--clip", "5,1"], "low to high"),
+        (["fit", "x", "--clip", "max"], "two numbers"),
+        (["fit", "x", "--model", "svd"], "invalid choice"),
+        (["fit", "x", "--num", "5"], "--num"),  # no abbreviations
+        (["recommend"], "recommend"),
+    ],
+)
+def test_what_argparse_refuses_is_one_sentence_too(capsys, arguments, words):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert words in one_line(capsys)
+
+
+def test_results_are_not_overwritten_by_accident(fitted, ratings_file, capsys):
+    before = (fitted / "metrics.json").read_bytes()
+    command = ["fit", str(ratings_file), "--out", str(fitted), "--quiet"]
+    assert main([*command, *FAST]) == 2
+    assert "--overwrite" in one_line(capsys)
+    assert (fitted / "metrics.json").read_bytes() == before
+
+
+def test_overwrite(ratings_file, tmp_path):
+    (tmp_path / "metrics.json").write_text("old")
+    command = ["fit", str(ratings_file), "--out", str(tmp_path), "--overwrite"]
+    assert main([*command, "--model", "pmf", *FAST, "--quiet"]) == 0
+    assert read(tmp_path)[1]["model"] == "pmf"
+
+
+@pytest.mark.parametrize("kind", ["empty", "pickle", "one array"])
+def test_rows_that_are_no_rows(ratings_file, tmp_path, capsys, kind):
+    path = tmp_path / "rows.npz"
+    if kind == "empty":
+        path.write_bytes(b"")
+    elif kind == "pickle":
+        np.savez(path, key=np.array([{}], dtype=object))
+    else:
+        np.save(tmp_path / "rows.npy", np.arange(3))
+        path = tmp_path / "rows.npy"
+    command = ["fit", str(ratings_file), "--out", str(tmp_path / "out")]
+    assert main([*command, "--split", f"{path}:key", "--quiet"]) == 2
+    assert path.name in one_line(capsys)
+
+
+def test_pairs_without_a_header(fitted, tmp_path, capsys):
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("000,7\n")
+    assert main(["predict", str(fitted), str(pairs)]) == 2
+    assert "must name one column user" in one_line(capsys)
+    pairs.write_text("")
+    assert main(["predict", str(fitted), str(pairs)]) == 2
+    assert "pairs.csv" in one_line(capsys)
+
+
+def test_a_folder_without_a_model(tmp_path, capsys):
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("user,item\n1,1\n")
+    assert main(["predict", str(tmp_path), str(pairs)]) == 2
+    assert "model.npz" in one_line(capsys)
+
+
+def test_text_that_could_be_two_ids_is_refused():
+    class Index:
+        ids = np.array([1, "1", 2.0], dtype=object)
+        what = "user"
+
+    got = cli._as_known(pd.Series(["2.0", "x"]), Index)
+    assert got.tolist() == [2.0, "x"]
+    with pytest.raises(im3f.InputError, match="could be any of 1, '1'"):
+        cli._as_known(pd.Series(["1"]), Index)
+
+
+def test_metrics_are_strict_json():
+    value = {"a": np.float32(0.5), "b": float("nan"), "c": (np.arange(2), np.True_)}
+    assert cli._plain(value) == {"a": 0.5, "b": None, "c": [[0, 1], True]}
+
+
+def test_an_interrupt_exits_130(monkeypatch, capsys, tmp_path):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(im3f, "load_ratings", interrupt)
+    assert main(["fit", "x", "--out", str(tmp_path / "out")]) == 130
+    assert one_line(capsys) == "im3f: interrupted\n"
+
+
+def test_a_real_process_shows_no_traceback(tmp_path):
+    # Whoever installs without scripts on the path runs the module.
+    command = [sys.executable, "-m", "im3f_jax.cli"]
+    environment = {k: v for k, v in os.environ.items() if k != "IM3F_DATA_DIR"}
+    done = subprocess.run(
+        [*command, "fit", "nosuch.csv"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("im3f: ") and done.stderr.count("\n") == 1
+    assert "nosuch.csv" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"im3f_jax {im3f.__version__}\n")
+
+
+def test_demo_shows_a_table():
+    lines = []
+    rows = run_demo(quick=True, show=lines.append)
+    assert [row.name for row in rows] == ["the truth", "BPMF(3)", "BPMF(10)", "iM3F(3)"]
+    text = "\n".join(lines)
+    assert all(row.name in text for row in rows)
+    assert min(row.rmse for row in rows) == rows[0].rmse
+    assert max(row.log_density for row in rows) == rows[0].log_density
+    assert rows[1].user_topics == 0 and rows[3].user_topics >= 1
