@@ -5,10 +5,10 @@ Usage, from the root of the project::
     IM3F_DATA_DIR=... python -m bench.peers --data ml-100k ml-1m --latent-dim 10 40 \
         --rows random90_0 --sweeps 100 --burn-in 20 --models bpmf im3f --json-name peers
 
-Every system gets the same rows and works in a process of its own, one after another, in
-rounds: the first round makes all sweeps, from which come the errors, total time and
-memory; the following ones are short and repeat the speed, so that a noisy minute does
-not hit one system only. How each figure is made:
+Every system gets the same rows and lives in a process of its own. They work one after
+another, in rounds: the first round makes all sweeps, from which come the errors, total
+time and memory; the following ones are short and repeat the speed, so that a noisy
+minute does not hit one system only. How each figure is made:
 
 - seconds a sweep: median over sweeps after the first five, then over rounds. For myFM
   the averaging of test predictions is left out (it is not part of its sweep); SMURFF
@@ -28,9 +28,11 @@ import argparse
 import contextlib
 import io
 import multiprocessing
+import os
 import time
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import cache
 from importlib.util import find_spec
 from statistics import median
 
@@ -44,6 +46,7 @@ __all__ = ["main", "paired_difference", "rmse", "seconds_a_sweep"]
 
 SKIPPED_SWEEPS = 5  # of the peers: caches fill, thread pools start
 MODELS = ("bpmf", "pmf", "m3f", "im3f")
+OURS = "defaults; store='summary', track_train=False, as the peers do"
 # system -> the package it needs, and what should be known of its settings
 PEERS = {
     "smurff": ("smurff", "BPMF, noise precision sampled, all cores"),
@@ -229,6 +232,9 @@ def run_myfm(name, split, latent_dim, sweeps, burn_in, seed):
 # --- one measurement, in a process of its own --------------------------------------
 
 
+load_rows_once = cache(load_rows)  # a process serves several rounds
+
+
 def measure(system, data, rows, latent_dim, sweeps, burn_in, seed):
     """Load the ratings, run one system, and return its figures and predictions.
 
@@ -238,7 +244,9 @@ def measure(system, data, rows, latent_dim, sweeps, burn_in, seed):
         ``prediction`` (num_test,), ``rating`` (num_test,), ``scale`` (lowest and
         highest training rating), and the figures of this run.
     """
-    split = load_rows(data, rows)
+    # On a GPU the processes of several of our models stand beside each other.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    split = load_rows_once(data, rows)
     run = run_ours
     if system in PEERS:
         package = PEERS[system][0]
@@ -264,11 +272,9 @@ def measure(system, data, rows, latent_dim, sweeps, burn_in, seed):
     }
 
 
-def in_process(*arguments):
-    """Call :func:`measure` in a fresh process, so that peak memory is its own."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(measure, *arguments).result()
+def in_process(pool, *arguments):
+    """Call :func:`measure` in the process of a pool."""
+    return pool.submit(measure, *arguments).result()
 
 
 def summarise(system, runs):
@@ -282,7 +288,7 @@ def summarise(system, runs):
     return {
         **more,
         "system": system,
-        "settings": PEERS[system][1] if system in PEERS else "defaults",
+        "settings": PEERS[system][1] if system in PEERS else OURS,
         "seconds_a_sweep": median(speeds) if speeds else None,
         "seconds_a_sweep_rounds": [round(speed, 6) for speed in speeds],
         "rmse_clipped": rmse(clipped, first["rating"]),
@@ -319,38 +325,17 @@ def benchmark(systems, data, rows, latent_dim, options):
         A record for each system, for each pair of ours and a peer, and for each system
         that raised an error.
     """
-    runs = {system: [] for system in systems}
-    failed = {}
-    for number in range(options.rounds):
-        sweeps, burn_in = options.sweeps, options.burn_in
-        if number:
-            sweeps, burn_in = options.round_sweeps, options.round_sweeps // 2
-        for system in systems:
-            if system in failed:
-                continue
-            task = (system, data, rows, latent_dim, sweeps, burn_in, options.seed)
-            try:
-                runs[system].append(in_process(*task))
-            except BrokenProcessPool:
-                failed[system] = "its process was killed (out of memory?)"
-            except Exception as error:  # the other systems still run
-                failed[system] = f"{type(error).__name__}: {error}"
-            if system in failed:
-                print(f"{system} failed: {failed[system]}", flush=True)
-                continue
-            run = runs[system][-1]
-            speed = run["seconds_a_sweep"] or float("nan")
-            print(
-                f"  {data} D={latent_dim} round {number + 1}, {system}: {speed:.4f} s "
-                f"a sweep, {run['total_seconds']:.1f} s in all",
-                flush=True,
-            )
     where = {"data": data, "rows": rows, "latent_dim": latent_dim}
-    records = {
-        system: summarise(system, runs[system])
-        for system in systems
-        if system not in failed
-    }
+    with contextlib.ExitStack() as stack:
+        # A fresh process each, so that peak memory is its own; it stays for the later
+        # rounds, so that ours compile once.
+        context = multiprocessing.get_context("spawn")
+        pools = {
+            system: stack.enter_context(ProcessPoolExecutor(1, mp_context=context))
+            for system in systems
+        }
+        runs, failed = work_in_rounds(pools, where, options)
+    records = {system: summarise(system, runs[system]) for system in runs}
     comparisons = [
         {**where, **compare(records[ours], records[peer], runs)}
         for ours in records
@@ -361,6 +346,46 @@ def benchmark(systems, data, rows, latent_dim, options):
     # The message is printed only: it may name files of this machine.
     lost = [{**where, "system": s, "error": e.split(":")[0]} for s, e in failed.items()]
     return results, comparisons, lost
+
+
+def work_in_rounds(pools, where, options):
+    """Let the systems work one after another, round by round.
+
+    Returns
+    -------
+    runs : dict of list
+        System -> what :func:`measure` gave in each round; those that failed left out.
+    failed : dict of str
+        System -> what went wrong.
+    """
+    data, latent_dim = where["data"], where["latent_dim"]
+    runs, failed = {system: [] for system in pools}, {}
+    for number in range(options.rounds):
+        sweeps, burn_in = options.sweeps, options.burn_in
+        if number:
+            sweeps, burn_in = options.round_sweeps, options.round_sweeps // 2
+        for system in pools:
+            if system in failed:
+                continue
+            task = (system, *where.values(), sweeps, burn_in, options.seed)
+            try:
+                run = in_process(pools[system], *task)
+            except BrokenProcessPool:
+                failed[system] = "BrokenProcessPool: was killed (out of memory?)"
+            except Exception as error:  # the other systems still run
+                failed[system] = f"{type(error).__name__}: {error}"
+            if system in failed:
+                print(f"{system} failed: {failed[system]}", flush=True)
+                del runs[system]
+                continue
+            runs[system].append(run)
+            speed = run["seconds_a_sweep"] or float("nan")
+            print(
+                f"  {data} D={latent_dim} round {number + 1}, {system}: {speed:.4f} s "
+                f"a sweep, {run['total_seconds']:.1f} s in all",
+                flush=True,
+            )
+    return runs, failed
 
 
 def report(results, comparisons):

@@ -6,7 +6,6 @@ cannot be used (one sentence says why), 130 interrupted.
 """
 
 import argparse
-import dataclasses
 import json
 import logging
 import math
@@ -321,6 +320,8 @@ def _option(name: str) -> str:
 
 
 def _fit(arguments: argparse.Namespace) -> int:
+    from im3f_jax.posterior.storage import spec_to_json  # starts JAX
+
     started = time.perf_counter()
     say = _silent if arguments.quiet else _say
     model = _model(arguments)
@@ -374,7 +375,7 @@ def _fit(arguments: argparse.Namespace) -> int:
         "device": str(posterior.device),
         "seconds": {**posterior.seconds, "all": time.perf_counter() - started},
         "versions": posterior.versions,
-        "spec": posterior.spec,
+        "spec": spec_to_json(posterior.spec),
     }
     _write_results(out, posterior, judged, metrics, arguments.clip)
     say(_summary(metrics))
@@ -509,9 +510,6 @@ def _write_results(out: Path, posterior, judged, metrics: dict, clip) -> None:
 
 def _plain(value):
     """Turn a value into what JSON has; what it lacks, NaN and infinity, into null."""
-    if dataclasses.is_dataclass(value):
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        return _plain({"kind": type(value).__name__, **fields})
     if isinstance(value, dict):
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

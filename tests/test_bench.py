@@ -106,7 +106,7 @@ def test_ours_is_held_against_each_peer_and_a_failure_stops_nobody(
     rating = np.tile([1.0, 2.0, 4.0, 5.0], 50)
     speeds = {"bpmf": iter([0.2, 0.1, 0.4]), "smurff": iter([0.4, 0.4, 0.4])}
 
-    def fake(system, data, rows, latent_dim, sweeps, burn_in, seed):
+    def fake(pool, system, data, rows, latent_dim, sweeps, burn_in, seed):
         if system == "myfm":
             raise RuntimeError("something in a folder of this machine")
         return {

@@ -1,7 +1,9 @@
 """The command line: what it writes, and what it says to a user's mistake."""
 
+import inspect
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -163,15 +165,44 @@ def test_splits(ratings_file, tmp_path, split, kind, number):
         assert rows.values.tolist() == wanted.values.tolist()
 
 
-def test_m3f_takes_its_own_options(ratings_file, tmp_path, capsys):
-    out = str(tmp_path / "out")
-    topics = ["--model", "m3f", "--user-topics", "3", "--item-topics", "2"]
-    assert main(["fit", str(ratings_file), *topics, *FAST, "--out", out]) == 0
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert "test RMSE" in shown.err and "3.0 user" in shown.err
-    _, metrics = read(tmp_path / "out")
-    assert metrics["topics"]["item"]["mean"] == 2.0
+@pytest.mark.parametrize(
+    "options, model",
+    [
+        ([], im3f.IM3F()),
+        (["--model", "bpmf", "--latent-dim", "7"], im3f.BPMF(latent_dim=7)),
+        (["--model", "pmf", "--global-bias", "3"], im3f.PMF(global_bias=3.0)),
+        (
+            ["--model=m3f", "--user-topics=3", "--item-topic-concentration=5"],
+            im3f.M3F(user_topics=3, item_topic_concentration=5.0),
+        ),
+        (
+            ["--topics=stick_breaking", "--item-table-concentration=2"]
+            + ["--rating-variance-floor=0", "--user-topic-mean-variance=0.5"],
+            im3f.IM3F(
+                topics="stick_breaking",
+                item_table_concentration=2.0,
+                rating_variance_floor=0.0,
+                user_topic_mean_variance=0.5,
+            ),
+        ),
+    ],
+)
+def test_options_are_the_arguments_of_the_presets(options, model):
+    assert cli._model(cli._parser().parse_args(["fit", "x", *options])) == model
+
+
+def test_every_option_of_the_spec_is_an_argument_of_its_preset():
+    for name, _, models, _ in cli._SPEC_OPTIONS:
+        for model, preset in cli._PRESETS.items():
+            arguments = inspect.signature(getattr(im3f, preset)).parameters
+            assert (name in arguments) == (model in models), (name, model)
+
+
+def test_the_summary_counts_topics(fitted):
+    _, metrics = read(fitted)
+    lines = cli._summary(metrics).splitlines()
+    assert lines[0].startswith("test RMSE ") and "log probability" in lines[0]
+    assert lines[1].startswith("topics in use, mean over draws: ")
 
 
 @pytest.mark.parametrize(
@@ -292,27 +323,47 @@ def test_an_interrupt_exits_130(monkeypatch, capsys, tmp_path):
     assert one_line(capsys) == "im3f: interrupted\n"
 
 
+COMMAND = [sys.executable, "-m", "im3f_jax.cli"]
+
+
 def test_a_real_process_shows_no_traceback(tmp_path):
-    # Whoever installs without scripts on the path runs the module.
-    command = [sys.executable, "-m", "im3f_jax.cli"]
     environment = {k: v for k, v in os.environ.items() if k != "IM3F_DATA_DIR"}
+    out = tmp_path / "out"
     done = subprocess.run(
-        [*command, "fit", "nosuch.csv"],
+        [*COMMAND, "fit", "nosuch.csv", "--out", str(out)],
         capture_output=True,
         text=True,
-        cwd=tmp_path,
         env=environment,
         timeout=120,
     )
     assert done.returncode == 2
     assert done.stderr.startswith("im3f: ") and done.stderr.count("\n") == 1
     assert "nosuch.csv" in done.stderr
-    assert list(tmp_path.iterdir()) == []
+    assert not out.exists()
 
-    done = subprocess.run([*command, "--version"], capture_output=True, text=True)
+    done = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, f"im3f_jax {im3f.__version__}\n")
 
 
+@pytest.mark.slow
+def test_an_interrupted_process_keeps_what_it_sampled(ratings_file, tmp_path):
+    out = tmp_path / "out"
+    run = ["--num-warmup", "0", "--num-samples", "1000000", "--thinning", "1000"]
+    command = [*COMMAND, "fit", str(ratings_file), "--out", str(out), "--model", "bpmf"]
+    process = subprocess.Popen([*command, *run], stderr=subprocess.PIPE)
+    shown = b""
+    while b"var=" not in shown:  # the bar has moved
+        shown += process.stderr.read1()
+        assert process.poll() is None, shown.decode()
+    process.send_signal(signal.SIGINT)
+    shown += process.communicate(timeout=60)[1]
+    assert process.returncode == 130, shown.decode()
+    assert b"Traceback" not in shown
+    if (out / "metrics.json").exists():  # something had been kept
+        assert read(out)[1]["partial"] is True
+
+
+@pytest.mark.slow
 def test_demo_shows_a_table():
     lines = []
     rows = run_demo(quick=True, show=lines.append)

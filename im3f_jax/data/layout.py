@@ -195,7 +195,7 @@ def _cut(
     row_of_block = np.repeat(np.arange(rows), blocks_of_row)
     batch_of_block = row_of_block // batch_rows
     blocks_of_batch = np.bincount(batch_of_block, minlength=rows // batch_rows)
-    group = min(group, bucket(int(blocks_of_batch.max()), 16))
+    group = min(group, bucket(max(1, int(blocks_of_batch.max())), 16))
     groups_of_batch = -(-blocks_of_batch // group)
     batch_start = np.concatenate([[0], np.cumsum(groups_of_batch)])
     # A batch's blocks begin at a group of its own.
@@ -208,7 +208,7 @@ def _cut(
     first_of_row = np.cumsum(blocks_of_row) - blocks_of_row
     within = np.arange(len(row)) - row_start[row]
     slot = slot_of_block[first_of_row[row] + within // block] * block + within % block
-    groups = bucket(int(batch_start[-1]), 4)
+    groups = bucket(max(1, int(batch_start[-1])), 4)
 
     def place(values: np.ndarray, where: np.ndarray, size: int, fill: int):
         result = np.full(size, fill, np.int32)

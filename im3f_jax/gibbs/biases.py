@@ -17,7 +17,7 @@ from jax import Array
 from im3f_jax.gibbs.state import BiasPriorState
 from im3f_jax.model.bias_prior import TopicNormal
 from im3f_jax.model.scalars import InverseGamma
-from im3f_jax.numerics.random import log_gamma
+from im3f_jax.numerics.random import log_gamma, standard_normal
 from im3f_jax.numerics.reductions import count_by_cell, sum_by_cell
 
 __all__ = [
@@ -183,10 +183,10 @@ def resample_biases(
     means = conditional_topic_means(
         statistics, variance, spread, prior.topic_mean, rating_variance
     )
-    noise = jax.random.normal(mean_key, means.mean.shape, dtype)
+    noise = standard_normal(mean_key, means.mean.shape, dtype)
     topic_mean = means.mean + jnp.sqrt(means.variance) * noise
     biases = conditional_biases(statistics, topic_mean, variance, rating_variance)
-    noise = jax.random.normal(bias_key, bias.shape, dtype)
+    noise = standard_normal(bias_key, bias.shape, dtype)
     return (
         biases.mean + jnp.sqrt(biases.variance) * noise,
         BiasPriorState(topic_mean, variance, spread),

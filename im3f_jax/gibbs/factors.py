@@ -9,6 +9,7 @@ from jax import Array, lax
 from im3f_jax.data.layout import RowBlocks
 from im3f_jax.gibbs.state import FactorPriorState
 from im3f_jax.numerics.linalg import draw_gaussians
+from im3f_jax.numerics.random import standard_normal
 
 __all__ = ["FactorParameters", "conditional_factors", "resample_factors"]
 
@@ -75,7 +76,7 @@ def resample_factors(
     num_batches = blocks.batch_start.shape[0] - 1
     dim = other_factors.shape[1]
     rows = blocks.rows
-    noise = jax.random.normal(key, (rows, dim), other_factors.dtype)
+    noise = standard_normal(key, (rows, dim), other_factors.dtype)
 
     def draw(batch_and_noise):
         batch, noise = batch_and_noise

@@ -1,8 +1,9 @@
 """Block: the topics of all ratings on one side, given those on the other."""
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
+
+from im3f_jax.numerics.random import standard_uniform
 
 __all__ = ["conditional_topics", "resample_topics"]
 
@@ -63,7 +64,10 @@ def resample_topics(
     never held at once; each costs one uniform.
     """
     num_topics = bias.shape[1]
-    uniform = jax.random.uniform(key, residual.shape, residual.dtype)
+    # The middles of the steps of `jax.random.uniform`: its 0, once in 2^23 draws, would
+    # pick the first topic however small its weight.
+    uniform = standard_uniform(key, residual.shape, residual.dtype)
+    uniform = uniform + 0.5 * jnp.finfo(residual.dtype).eps
 
     def draw(part):
         residual, weight_row, bias_row, uniform = part

@@ -289,6 +289,12 @@ class _Loop:
     first_chain: int
     interrupted: bool = False
 
+    @property
+    def device(self) -> jax.Device:
+        """Where the data are."""
+        (device,) = self.data.rating.devices()
+        return device
+
     def run(
         self, keys: list[Array], init: str, track_train: bool, seconds: dict
     ) -> list[_Chain]:
@@ -299,6 +305,7 @@ class _Loop:
         many = len(keys) > 1
         if many:
             carry = jax.tree.map(lambda *leaves: jnp.stack(leaves), *carries)
+            carry = jax.device_put(carry, self.device)
             chain_key = jnp.stack(keys)
             advance = _run_chunk_of_chains
         else:
@@ -377,8 +384,10 @@ class _Loop:
             train_sum=jnp.zeros(data.rating.shape if track_train else (0,), dtype),
             records=Record(info, *[scalar] * 4),
         )
-        # Buffers that are donated must not be shared between leaves.
-        return jax.tree.map(jnp.copy, carry)
+        # Buffers that are donated must not be shared between leaves; and a carry that
+        # is not committed to the data's device would compile once more than one that
+        # comes back from there.
+        return jax.device_put(jax.tree.map(jnp.copy, carry), self.device)
 
     def _next_kept(self, sweep: int) -> int:
         """Return the end of the chunk that ends with the next kept draw."""

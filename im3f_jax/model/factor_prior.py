@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.scipy.special import multigammaln
 
 __all__ = ["IsotropicNormal", "NormalWishart"]
 
@@ -36,7 +35,10 @@ class NormalWishart:
     mean_precision: float = 10.0
 
     def log_density(self, mean: Array, precision: Array) -> Array:
-        """Log density of (mu, Lambda), in nats; shapes (D,) and (D, D)."""
+        """Log density of (mu, Lambda), in nats; shapes (D,) and (D, D).
+
+        Without the constant log Gamma_D(nu_0 / 2).
+        """
         (dim,) = mean.shape
         nu = self.degrees_of_freedom
         log_det = jnp.linalg.slogdet(precision)[1]
@@ -44,7 +46,6 @@ class NormalWishart:
             0.5 * (nu - dim - 1) * log_det
             - 0.5 * jnp.trace(precision) / self.scale
             - 0.5 * nu * dim * jnp.log(2 * self.scale)
-            - multigammaln(0.5 * nu, dim)
         )
         offset = mean - self.mean
         quadratic = offset @ jnp.matmul(precision, offset, precision="highest")

@@ -2,13 +2,13 @@
 
 import jax.numpy as jnp
 from jax import Array
-from jax.scipy.special import gammaln
 
 from im3f_jax.model.topic_prior import (
     log_density_of_rows,
     log_density_of_topics,
     row_concentration,
 )
+from im3f_jax.numerics.special import log_gamma_function
 
 __all__ = ["log_joint", "log_joint_of_counts"]
 
@@ -161,7 +161,9 @@ def log_joint_of_counts(
     """
     dtype = log_global_weights.dtype
     of_row = jnp.sum(counts, axis=1).astype(dtype)
-    rows = gammaln(table_concentration) - gammaln(table_concentration + of_row)
+    rows = log_gamma_function(table_concentration) - log_gamma_function(
+        table_concentration + of_row
+    )
     alpha = jnp.log(row_concentration(table_concentration, log_global_weights))
     tables = table_counts.astype(dtype)
     cells = log_stirling[counts, table_counts] + jnp.where(

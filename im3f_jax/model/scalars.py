@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.scipy.special import gammaln
+
+from im3f_jax.numerics.special import log_gamma_function
 
 __all__ = ["Gamma", "InverseGamma", "log_prior", "start_value"]
 
@@ -38,14 +39,14 @@ def log_prior(prior: "float | InverseGamma | Gamma", value: Array) -> Array:
         case InverseGamma(shape, scale):
             return (
                 shape * jnp.log(scale)
-                - gammaln(shape)
+                - log_gamma_function(shape)
                 - (shape + 1) * jnp.log(value)
                 - scale / value
             )
         case Gamma(shape, rate):
             return (
                 shape * jnp.log(rate)
-                - gammaln(shape)
+                - log_gamma_function(shape)
                 + (shape - 1) * jnp.log(value)
                 - rate * value
             )

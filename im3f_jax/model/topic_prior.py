@@ -10,9 +10,9 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.scipy.special import gammaln
 
 from im3f_jax.model.scalars import Gamma, log_prior
+from im3f_jax.numerics.special import log_gamma_function
 
 __all__ = [
     "CONCENTRATION_FLOOR",
@@ -45,7 +45,7 @@ def log_density_of_rows(
     `log_weights` (rows, K); `valid` (rows,) is False for padding.
     """
     alpha = row_concentration(concentration, log_global_weights)
-    constant = gammaln(jnp.sum(alpha)) - jnp.sum(gammaln(alpha))
+    constant = log_gamma_function(jnp.sum(alpha)) - jnp.sum(log_gamma_function(alpha))
     rows = jnp.sum(alpha[None] * log_weights, axis=-1)
     return jnp.sum(jnp.where(valid, constant + rows, 0))
 
@@ -64,9 +64,13 @@ def log_density_of_topics(
     of_row = jnp.sum(counts, axis=1, dtype=jnp.int32).astype(alpha.dtype)
     filled = counts.astype(alpha.dtype)
     cells = jnp.where(
-        counts > 0, gammaln(alpha[None] + filled) - gammaln(alpha)[None], 0
+        counts > 0,
+        log_gamma_function(alpha[None] + filled) - log_gamma_function(alpha)[None],
+        0,
     )
-    rows = jnp.where(of_row > 0, gammaln(total) - gammaln(total + of_row), 0)
+    rows = jnp.where(
+        of_row > 0, log_gamma_function(total) - log_gamma_function(total + of_row), 0
+    )
     return jnp.sum(cells) + jnp.sum(rows)
 
 
@@ -139,8 +143,8 @@ class HDP:
         if self.construction == "weak_limit":
             share = dish / count
             weights = (
-                gammaln(dish)
-                - count * gammaln(share)
+                log_gamma_function(dish)
+                - count * log_gamma_function(share)
                 + share * jnp.sum(log_global_weights)
             )
         else:

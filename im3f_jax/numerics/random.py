@@ -4,6 +4,8 @@ Every function takes a typed key first and consumes it once. Draws of gammas are
 returned as logarithms: a gamma of shape 1e-3 is exactly 0 in 92 % of float32 draws.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -11,6 +13,8 @@ from jax import Array, lax
 from im3f_jax.numerics.reductions import ranks_within_bins
 
 __all__ = [
+    "standard_normal",
+    "standard_uniform",
     "chinese_restaurant_tables",
     "log_beta_pair",
     "log_dirichlet",
@@ -18,6 +22,19 @@ __all__ = [
     "normal_wishart",
     "truncated_inverse_gamma",
 ]
+
+
+def standard_normal(key: Array, shape: tuple[int, ...], dtype) -> Array:
+    """Draw standard normals, stored once.
+
+    Without the barrier the compiler repeats the draw in each of its consumers.
+    """
+    return lax.optimization_barrier(jax.random.normal(key, shape, dtype))
+
+
+def standard_uniform(key: Array, shape: tuple[int, ...], dtype) -> Array:
+    """Draw uniforms on [0, 1), stored once."""
+    return lax.optimization_barrier(jax.random.uniform(key, shape, dtype))
 
 
 def log_gamma(key: Array, shape: Array) -> Array:
@@ -43,37 +60,73 @@ def log_gamma(key: Array, shape: Array) -> Array:
     dtype = shape.dtype
     small = shape < 1
     d = jnp.where(small, shape + 1, shape) - 1 / 3
-    c = lax.rsqrt(9 * d)
+    if d.size < COMPACT:
+        log_v = _marsaglia_tsang(loop_key, d, jnp.zeros(d.shape, bool))
+    else:
+        log_v = _compacted(loop_key, d.reshape(-1)).reshape(d.shape)
+    # U^(1/shape) is far from 0 where 1 - U is below the shape, however small that is:
+    # by `jax.random.uniform`, whose steps are 2^-23, all shapes below 1e-7 would act
+    # as if they were 1e-7.
+    rest = _fine_uniform(boost_key, shape.shape, dtype)
+    return jnp.log(d) + log_v + jnp.where(small, jnp.log1p(-rest) / shape, 0)
 
-    def propose(key):
-        normal_key, uniform_key = jax.random.split(key)
-        x = jax.random.normal(normal_key, shape.shape, dtype)
-        u = jax.random.uniform(uniform_key, shape.shape, dtype)
-        v = (1 + c * x) ** 3
-        log_v = jnp.log(jnp.where(v > 0, v, 1))
-        # log U <= x^2/2 + d - d v + d log v, and U = 0 is accepted. For large d the
-        # terms in d cancel: with y = c x, d (1 - (1+y)^3 + 3 log(1+y)) is summed from
-        # small parts.
-        y = c * x
-        log_1p = jnp.log1p(jnp.where(v > 0, y, 0))
-        slack = d * (3 * (log_1p - y) - y * y * (3 + y))
-        accept = (v > 0) & (jnp.log(u) <= 0.5 * x * x + slack)
-        return log_v, accept
+
+def _fine_uniform(key: Array, shape: tuple[int, ...], dtype) -> Array:
+    """Draw uniforms on (0, 1) from 64 random bits, in fine steps near 0."""
+    high, low = jax.random.bits(key, (2, *shape), jnp.uint32)
+    u = high.astype(dtype) * 2.0**-32 + (low.astype(dtype) + 0.5) * 2.0**-64
+    return jnp.minimum(u, 1 - jnp.finfo(dtype).epsneg)
+
+
+# From this size on, rejected elements are gathered before they are proposed again.
+COMPACT = 1 << 14
+
+
+def _propose(key: Array, d: Array) -> tuple[Array, Array]:
+    """Propose log V for Gamma(d + 1/3), and whether each proposal is accepted."""
+    # One draw gives the normal (as jax.random.normal makes it) and the uniform.
+    least = jnp.nextafter(jnp.asarray(-1, d.dtype), jnp.asarray(0, d.dtype))
+    w = jax.random.uniform(key, (2, *d.shape), d.dtype, minval=least, maxval=1)
+    x = lax.optimization_barrier(math.sqrt(2) * lax.erf_inv(w[0]))
+    log_u = jnp.log(0.5 * (w[1] + 1))
+    # V = (1 + y)^3; log U <= x^2/2 + d (1 - V + log V). For large d the terms cancel,
+    # so they are summed from small parts.
+    y = x * lax.rsqrt(9 * d)
+    positive = y > -1
+    log_1p = jnp.log1p(jnp.where(positive, y, 0))
+    slack = d * (3 * (log_1p - y) - y * y * (3 + y))
+    return 3 * log_1p, positive & (log_u <= 0.5 * x * x + slack)
+
+
+def _marsaglia_tsang(key: Array, d: Array, done: Array) -> Array:
+    """Propose for all elements while any is not done; log V, in the shape of d."""
+
+    def body(carry):
+        log_v, done, step = carry
+        proposal, accept = _propose(jax.random.fold_in(key, step), d)
+        return jnp.where(done, log_v, proposal), done | accept, step + 1
+
+    carry = (jnp.zeros_like(d), done, jnp.zeros((), jnp.int32))
+    return lax.while_loop(lambda carry: ~jnp.all(carry[1]), body, carry)[0]
+
+
+def _compacted(key: Array, d: Array) -> Array:
+    """Propose for all elements once, then for the few rejected ones until accepted."""
+    (size,) = d.shape
+    capacity = size // 8  # of 5 % or fewer; were there more, the loop would go on
+    first_key, key = jax.random.split(key)
+    carry = (*_propose(first_key, d), key)
 
     def body(carry):
         log_v, done, key = carry
         key, subkey = jax.random.split(key)
-        proposal, accept = propose(subkey)
-        return jnp.where(done, log_v, proposal), done | accept, key
+        (index,) = jnp.nonzero(~done, size=capacity, fill_value=size)
+        d_of = d.at[index].get(mode="fill", fill_value=1)
+        again = _marsaglia_tsang(subkey, d_of, index == size)
+        log_v = log_v.at[index].set(again, mode="drop")
+        return log_v, done.at[index].set(True, mode="drop"), key
 
-    log_v, _, _ = lax.while_loop(
-        lambda carry: ~jnp.all(carry[1]),
-        body,
-        (jnp.zeros_like(d), jnp.zeros(shape.shape, bool), loop_key),
-    )
-    # Uniform on (0, 1]: log U is finite.
-    u = 1 - jax.random.uniform(boost_key, shape.shape, dtype)
-    return jnp.log(d) + log_v + jnp.where(small, jnp.log(u) / shape, 0)
+    return lax.while_loop(lambda carry: ~jnp.all(carry[1]), body, carry)[0]
 
 
 def log_dirichlet(key: Array, concentration: Array) -> Array:
@@ -91,8 +144,8 @@ def log_dirichlet(key: Array, concentration: Array) -> Array:
     Array
         Log weights, shape (..., K), of which each row's exponentials sum to 1.
     """
-    draws = log_gamma(key, concentration)
-    return draws - jax.nn.logsumexp(draws, axis=-1, keepdims=True)
+    # Less the largest first, by log_softmax: logarithms near -1000 are rounded to 6e-5.
+    return jax.nn.log_softmax(log_gamma(key, concentration), axis=-1)
 
 
 def log_beta_pair(key: Array, a: Array, b: Array) -> tuple[Array, Array]:
@@ -139,7 +192,7 @@ def truncated_inverse_gamma(
 
     def from_tangent(key):
         step_key, accept_key = jax.random.split(key)
-        u = jax.random.uniform(step_key, (), dtype)
+        u = standard_uniform(step_key, (), dtype)
         # Distance below the bound: exponential of rate slope, cut at the bound itself.
         reach = slope * bound
         step = jnp.where(
@@ -154,7 +207,7 @@ def truncated_inverse_gamma(
             peak > 0, mode * jnp.log1p(jnp.maximum(ratio, -1)) - (q - peak), -q
         )
         gap = gap - slope * (q - bound)
-        accept = jnp.log(jax.random.uniform(accept_key, (), dtype)) <= gap
+        accept = jnp.log(standard_uniform(accept_key, (), dtype)) <= gap
         return q, accept & (q > 0)
 
     def from_gamma(key):
@@ -210,14 +263,14 @@ def normal_wishart(
     triangular_solve = lax.linalg.triangular_solve
     half = 0.5 * (degrees_of_freedom - jnp.arange(dim).astype(dtype))
     chi = jnp.exp(0.5 * (jnp.log(2.0).astype(dtype) + log_gamma(chi_key, half)))
-    below = jnp.tril(jax.random.normal(below_key, (dim, dim), dtype), -1)
+    below = jnp.tril(standard_normal(below_key, (dim, dim), dtype), -1)
     bartlett = below + jnp.diag(chi)
     root = lax.linalg.cholesky(inverse_scale)
     factor = triangular_solve(
         root, bartlett, left_side=True, lower=True, transpose_a=True
     )
     precision = jnp.matmul(factor, factor.T, precision="highest")
-    z = jax.random.normal(mean_key, (dim, 1), dtype)
+    z = standard_normal(mean_key, (dim, 1), dtype)
     y = triangular_solve(bartlett, z, left_side=True, lower=True, transpose_a=True)
     offset = jnp.matmul(root, y, precision="highest")[:, 0]
     return mean + offset * lax.rsqrt(mean_precision), precision
@@ -252,7 +305,7 @@ def chinese_restaurant_tables(
     cell, rank = ranks_within_bins(counts.T.reshape(-1), total)
     column = cell // rows
     a = concentration[jnp.minimum(column, columns - 1)]
-    u = jax.random.uniform(key, (total,), concentration.dtype)
+    u = standard_uniform(key, (total,), concentration.dtype)
     # Rank 0 opens a table for certain, also where a underflows.
     opened = (rank == 0) | (u < a / (a + rank.astype(a.dtype)))
     running = jnp.cumsum(opened & (column < columns), dtype=jnp.int32)

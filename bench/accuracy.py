@@ -1,0 +1,180 @@
+"""Error on held-out ratings of named settings, on fixed rows of real data.
+
+Settings are chosen on ``random90_1`` and reported on other rows::
+
+    python -m bench.accuracy --rows random90_1 --settings all --json-name settings
+    python -m bench.accuracy --rows random90_0 --json-name accuracy_ml-100k_d10
+"""
+
+import argparse
+import sys
+
+import im3f_jax as im3f
+from bench import machine, rows
+from im3f_jax import InputError, InverseGamma
+
+__all__ = ["SETTINGS", "main", "measure"]
+
+
+def _m3f(dim, user_topics=2, item_topics=2, **more):
+    return im3f.M3F(user_topics, item_topics, dim, **more)
+
+
+def _im3f(dim, **more):
+    return im3f.IM3F(dim, **({"max_user_topics": 16, "max_item_topics": 16} | more))
+
+
+# name -> latent dimension -> model. The first three are what is reported.
+SETTINGS = {
+    "BPMF": im3f.BPMF,
+    "M3F(2,1)": lambda d: _m3f(d, 2, 1),
+    "IM3F": im3f.IM3F,
+    "PMF": im3f.PMF,
+    "M3F(2,2)": lambda d: _m3f(d),
+    "M3F(2,2), rating variance 0.7, bias variance 0.02": lambda d: _m3f(
+        d, rating_variance=0.7, user_bias_variance=0.02, item_bias_variance=0.02
+    ),
+    "M3F(2,2), rating variance 0.7, bias variances sampled": lambda d: _m3f(
+        d, rating_variance=0.7
+    ),
+    "M3F(2,2), bias variance 0.02": lambda d: _m3f(
+        d, user_bias_variance=0.02, item_bias_variance=0.02
+    ),
+    "M3F(2,2), bias variance 0.1": lambda d: _m3f(
+        d, user_bias_variance=0.1, item_bias_variance=0.1
+    ),
+    "IM3F, truncation 16": _im3f,
+    "IM3F, rating variance 0.7, bias variance 0.02": lambda d: _im3f(
+        d, rating_variance=0.7, user_bias_variance=0.02, item_bias_variance=0.02
+    ),
+    "IM3F, bias variance 0.02": lambda d: _im3f(
+        d, user_bias_variance=0.02, item_bias_variance=0.02
+    ),
+    "IM3F, rating variance 0.6": lambda d: _im3f(d, rating_variance=0.6),
+    "IM3F, rating variance 0.5": lambda d: _im3f(d, rating_variance=0.5),
+    "IM3F, table concentration 1": lambda d: _im3f(
+        d, user_table_concentration=1.0, item_table_concentration=1.0
+    ),
+    "IM3F, table concentration 100": lambda d: _im3f(
+        d, user_table_concentration=100.0, item_table_concentration=100.0
+    ),
+    "IM3F, bias variances InverseGamma(20, 1)": lambda d: _im3f(
+        d,
+        user_bias_variance=InverseGamma(20.0, 1.0),
+        item_bias_variance=InverseGamma(20.0, 1.0),
+    ),
+    "IM3F, stick-breaking": lambda d: _im3f(d, topics="stick_breaking"),
+}
+REPORTED = ("BPMF", "M3F(2,1)", "IM3F")
+
+
+def measure(model, split, warmup, samples, seed=0, thinning=1):
+    """Fit one model and score it.
+
+    Returns
+    -------
+    dict
+        RMSE clipped to the training scale and unclipped, log probability of the
+        held-out star (nats a rating), rating variance, topics and seconds.
+    """
+    posterior = model.fit(
+        split.train,
+        split.test,
+        num_warmup=warmup,
+        num_samples=samples,
+        thinning=thinning,
+        seed=seed,
+        progress=False,
+        track_train=False,
+    )
+    clipped = posterior.evaluate(split.test, clip="train")
+    plain = posterior.evaluate(split.test, log_score=False)
+    return {
+        "rmse_clipped": clipped["rmse"],
+        "rmse": plain["rmse"],
+        "mae_clipped": clipped["mae"],
+        "log_probability": clipped["log_score"],
+        "dropped_weight": clipped["dropped_weight"],
+        "num_test": clipped["num_ratings"],
+        "num_cold": clipped["num_cold"],
+        "rating_variance": float(posterior.rating_variance.mean()),
+        "num_user_topics": float(posterior.num_user_topics.mean()),
+        "num_item_topics": float(posterior.num_item_topics.mean()),
+        "effective_user_topics": float(posterior.effective_user_topics.mean()),
+        "effective_item_topics": float(posterior.effective_item_topics.mean()),
+        "user_bias_variance": float(
+            posterior.trace.get("user_bias_variance", posterior.rating_variance)[
+                :, -1
+            ].mean()
+        ),
+        "seconds": posterior.seconds,
+        "device": posterior.device,
+        "warmup": warmup,
+        "samples": samples,
+        "thinning": thinning,
+        "seed": seed,
+    }
+
+
+def main(argv=None):
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.accuracy",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--data", default="ml-100k", choices=sorted(rows.FILES))
+    parser.add_argument("--rows", default="random90_0")
+    parser.add_argument("--latent-dim", type=int, default=10)
+    parser.add_argument("--warmup", type=int, default=100)
+    parser.add_argument("--samples", type=int, default=400)
+    parser.add_argument("--thinning", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--settings", nargs="+", default=list(REPORTED))
+    parser.add_argument("--json-name", required=True)
+    arguments = parser.parse_args(argv)
+    names = list(SETTINGS) if arguments.settings == ["all"] else arguments.settings
+    started = machine.describe()
+    try:
+        split = rows.load_rows(arguments.data, arguments.rows)
+        missing = [name for name in names if name not in SETTINGS]
+        if missing:
+            raise InputError(f"no settings {missing}; there are {list(SETTINGS)}")
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    results = {}
+    for name in names:
+        model = SETTINGS[name](arguments.latent_dim)
+        results[name] = found = measure(
+            model,
+            split,
+            arguments.warmup,
+            arguments.samples,
+            arguments.seed,
+            arguments.thinning,
+        )
+        print(
+            f"{name:55s} RMSE {found['rmse_clipped']:.4f} clipped, {found['rmse']:.4f}; "
+            f"log probability {found['log_probability']:.4f}; variance "
+            f"{found['rating_variance']:.3f}; topics {found['num_user_topics']:.1f}/"
+            f"{found['num_item_topics']:.1f} (effective "
+            f"{found['effective_user_topics']:.2f}/{found['effective_item_topics']:.2f})"
+            f"; {found['seconds']['run']:.0f} s",
+            flush=True,
+        )
+        machine.write_result(
+            arguments.json_name,
+            {
+                "data": arguments.data,
+                "rows": arguments.rows,
+                "latent_dim": arguments.latent_dim,
+                "results": results,
+            },
+            started,
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
