@@ -155,12 +155,13 @@ def main(argv=None):
             arguments.thinning,
         )
         print(
-            f"{name:55s} RMSE {found['rmse_clipped']:.4f} clipped, {found['rmse']:.4f}; "
-            f"log probability {found['log_probability']:.4f}; variance "
-            f"{found['rating_variance']:.3f}; topics {found['num_user_topics']:.1f}/"
-            f"{found['num_item_topics']:.1f} (effective "
-            f"{found['effective_user_topics']:.2f}/{found['effective_item_topics']:.2f})"
-            f"; {found['seconds']['run']:.0f} s",
+            f"{name:50s} RMSE {found['rmse_clipped']:.4f} clipped, "
+            f"{found['rmse']:.4f}; log probability {found['log_probability']:.4f}; "
+            f"variance {found['rating_variance']:.3f}; topics "
+            f"{found['num_user_topics']:.1f}/{found['num_item_topics']:.1f}, effective "
+            f"{found['effective_user_topics']:.2f}/"
+            f"{found['effective_item_topics']:.2f}; "
+            f"{found['seconds']['run']:.0f} s",
             flush=True,
         )
         machine.write_result(

@@ -35,6 +35,7 @@ _PUBLIC = {
     "load": "im3f_jax.posterior.storage",
     # errors and warnings
     "InputError": "im3f_jax.errors",
+    "SamplingError": "im3f_jax.errors",
     "Im3fWarning": "im3f_jax.errors",
 }
 

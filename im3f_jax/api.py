@@ -58,6 +58,7 @@ class Model(ModelSpec):
         thinning: int = 1,
         seed: int = 0,
         init: str = "map",
+        start_topics: int = 1,
         chain_method: str = "auto",
         device: Any = "auto",
         progress: bool = True,
@@ -85,6 +86,10 @@ class Model(ModelSpec):
             Non-negative. numpy's global generator plays no part.
         init
             "map" starts the factors at PMF's mode (Adam), "prior" at a draw.
+        start_topics
+            Topics a side over which the ratings are scattered at the start. One is the
+            safe start on ratings of films; where distinct moods are expected, start
+            from a few, and compare chains.
         chain_method
             "sequential", "vectorized" (at once), or "auto": vectorized on a GPU.
         device
@@ -122,9 +127,12 @@ class Model(ModelSpec):
             num_chains,
             thinning,
             seed,
+            start_topics,
             init,
             chain_method,
             store,
+            memory_limit,
+            callback,
         )
         if not isinstance(train, Ratings):
             raise InputError(
@@ -177,6 +185,7 @@ class Model(ModelSpec):
                         num_chains=num_chains,
                         seed=seed,
                         init=init,
+                        start_topics=start_topics,
                         vectorized=at_once,
                         keep_draws=keeps,
                         track_train=track_train,
@@ -273,7 +282,9 @@ def PMF(
         global_bias,
         IsotropicNormal(factor_precision),
     )
-    return dataclasses.replace(model, estimate="map")
+    model = dataclasses.replace(model, estimate="map")
+    validate(model)
+    return model
 
 
 def M3F(
@@ -308,8 +319,8 @@ def M3F(
     """
     return _model(
         latent_dim,
-        _finite("user_topics", user_topics, user_topic_concentration),
-        _finite("item_topics", item_topics, item_topic_concentration),
+        _finite(user_topics, user_topic_concentration),
+        _finite(item_topics, item_topic_concentration),
         rating_variance,
         rating_variance_floor,
         global_bias,
@@ -415,14 +426,24 @@ def _model(
     return model
 
 
-def _finite(name: str, number: int, concentration: float):
-    if isinstance(number, int) and number == 0:
+def _finite(number: int, concentration: float):
+    if not isinstance(number, bool) and number == 0:
         return NoTopics()
     return FiniteDirichlet(number, concentration)
 
 
 def _check_run(
-    num_warmup, num_samples, num_chains, thinning, seed, init, chain_method, store
+    num_warmup,
+    num_samples,
+    num_chains,
+    thinning,
+    seed,
+    start_topics,
+    init,
+    chain_method,
+    store,
+    memory_limit,
+    callback,
 ) -> None:
     for name, value, least in (
         ("num_warmup", num_warmup, 0),
@@ -430,12 +451,19 @@ def _check_run(
         ("num_chains", num_chains, 1),
         ("thinning", thinning, 1),
         ("seed", seed, 0),
+        ("start_topics", start_topics, 1),
+        ("memory_limit", 0 if memory_limit is None else memory_limit, 0),
     ):
         whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
         if not whole or value < least:
             raise InputError(
                 f"{name} is {value!r}, but must be a whole number of at least {least}."
             )
+    if seed >= 2**32:
+        # JAX takes the seed modulo 2**32: two seeds would give the same draws.
+        raise InputError(f"seed is {seed}, but must be below 2**32.")
+    if callback is not None and not callable(callback):
+        raise InputError(f"callback is {callback!r}, but must be a function.")
     if thinning > num_samples:
         raise InputError(
             f"thinning is {thinning}, more than num_samples, {num_samples}: no draw "
@@ -467,6 +495,11 @@ def _test_pairs(
     item_row: np.ndarray,
     chunk: int,
 ) -> Pairs:
+    if not isinstance(test, Ratings | None):
+        raise InputError(
+            f"test is of type {type(test).__name__}, but must be Ratings: make both by "
+            "a split of one table (leave_one_out, random_split, split_by_rows)."
+        )
     count = 0 if test is None else len(test)
     size = -(-count // chunk) * chunk
     user, item = np.zeros(size, np.int32), np.zeros(size, np.int32)

@@ -1,8 +1,8 @@
 """The command line: ``im3f fit``, ``im3f predict`` and ``im3f demo``.
 
 The words are those of the Python interface. Results go to files and to standard
-output, what is said about the run to standard error. Exit codes: 0 done, 2 the input
-cannot be used (one sentence says why), 130 interrupted.
+output, what is said about the run to standard error. Exit codes: 0 done, 1 the run
+had to stop, 2 the input cannot be used (one sentence says why), 130 interrupted.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 import im3f_jax
-from im3f_jax.errors import Im3fWarning, InputError
+from im3f_jax.errors import Im3fWarning, InputError, SamplingError
 
 __all__ = ["main"]
 
@@ -77,7 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 when done, 2 where the input cannot be used, 130 when interrupted.
+        0 when done, 1 where the run had to stop, 2 where the input cannot be used,
+        130 when interrupted.
 
     Raises
     ------
@@ -98,6 +99,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (InputError, OSError) as error:
         print(f"im3f: {_sentence(error)}", file=sys.stderr)
         return 2
+    except SamplingError as error:
+        print(f"im3f: {_sentence(error)}", file=sys.stderr)
+        return 1
 
 
 def _sentence(error: Exception) -> str:

@@ -19,16 +19,26 @@ __all__ = ["DemoRow", "run_demo"]
 
 # What is planted, and how long each model samples.
 SIZES = {
-    "num_users": 800,
-    "num_items": 400,
-    "num_ratings": 60_000,
+    "num_users": 500,
+    "num_items": 250,
+    "num_ratings": 50_000,
     "latent_dim": 3,
     "user_topics": 4,
     "item_topics": 3,
+    "bias_scale": 0.7,
+    "topic_mean_scale": 0.3,
+    # A row mostly has one topic, and sometimes another.
+    "user_topic_concentration": 0.4,
+    "item_topic_concentration": 0.4,
 }
-SWEEPS = {"num_warmup": 150, "num_samples": 250}
+SWEEPS = {"num_warmup": 200, "num_samples": 300}
 QUICK_SIZES = {**SIZES, "num_users": 150, "num_items": 100, "num_ratings": 5_000}
 QUICK_SWEEPS = {"num_warmup": 20, "num_samples": 20}
+# Moods as distinct as these are found from a scattered start, where the superfluous
+# topics merge; and from factors that have not been fitted yet, which would have spent
+# themselves on the moods.
+START = {"init": "prior", "start_topics": 6}
+LONGER_WARMUP = 3
 
 _HEADER = (
     f"{'':12}{'test RMSE':>10}{'log density':>13}{'rating variance':>17}"
@@ -84,18 +94,38 @@ def run_demo(*, seed: int = 0, quick: bool = False, show=print) -> list[DemoRow]
     models = {
         f"BPMF({latent_dim})": im3f_jax.BPMF(latent_dim=latent_dim),
         f"BPMF({more})": im3f_jax.BPMF(latent_dim=more),
-        f"iM3F({latent_dim})": im3f_jax.IM3F(latent_dim=latent_dim),
+        f"iM3F({latent_dim})": im3f_jax.IM3F(
+            latent_dim=latent_dim,
+            max_user_topics=12,
+            max_item_topics=12,
+            user_table_concentration=1.0,
+            item_table_concentration=1.0,
+        ),
     }
     rows = [_truth_row(planted.truth, test)]
     show(f"{_HEADER}\n{_line(rows[0])}")
     for name, model in models.items():
         started = time.perf_counter()
-        posterior = model.fit(train, test=test, seed=seed, progress=False, **sweeps)
+        options = dict(sweeps)
+        if model.num_user_topics:
+            options["num_warmup"] *= LONGER_WARMUP
+            options |= START
+        posterior = model.fit(
+            train, test=test, seed=seed, progress=False, track_train=False, **options
+        )
         rows.append(_model_row(name, posterior, test, time.perf_counter() - started))
         show(_line(rows[-1]))
     show(
         "\nLower RMSE and higher log density (nats a rating) are better. Moods and "
         "contexts:\ntopics in use, and in brackets their effective number."
+    )
+    ours, rivals = rows[-1], rows[1:-1]
+    error = min(row.rmse for row in rivals) - ours.rmse
+    density = ours.log_density - max(row.log_density for row in rivals)
+    off = ours.rating_variance / planted.truth.rating_variance - 1
+    show(
+        f"iM3F against the better BPMF: RMSE lower by {error:.4f}, log density higher "
+        f"by\n{density:.4f} nats a rating. Its rating variance is off by {off:+.1%}."
     )
     return rows
 

@@ -231,6 +231,16 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(
     assert words in one_line(capsys)
 
 
+def test_a_gpu_asked_for_in_vain_is_a_mistake(ratings_file, tmp_path, capsys):
+    import jax
+
+    if jax.default_backend() == "gpu":
+        pytest.skip("there is a GPU")
+    command = ["fit", str(ratings_file), "--out", str(tmp_path / "out"), "--quiet"]
+    assert main([*command, "--device", "gpu", "--model", "pmf"]) == 2
+    assert "gpu" in one_line(capsys)
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [
@@ -324,6 +334,15 @@ def test_an_interrupt_exits_130(monkeypatch, capsys, tmp_path):
 
 
 COMMAND = [sys.executable, "-m", "im3f_jax.cli"]
+
+
+def test_a_run_that_had_to_stop_exits_1(monkeypatch, capsys, tmp_path):
+    def stop(*_, **__):
+        raise im3f.SamplingError("user_factors is not finite in sweep 7")
+
+    monkeypatch.setattr(im3f, "load_ratings", stop)
+    assert main(["fit", "x", "--out", str(tmp_path / "out")]) == 1
+    assert "sweep 7" in one_line(capsys)
 
 
 def test_a_real_process_shows_no_traceback(tmp_path):

@@ -122,7 +122,8 @@ def test_fragile_packages_are_imported_late(name, tree):
 
 @every_module
 def test_data_knows_no_jax(name, tree):
-    if layer(name) == "data":
+    # The layout registers its dataclasses as pytrees, and computes in numpy.
+    if layer(name) == "data" and name != "im3f_jax.data.layout":
         assert {n.split(".")[0] for n in imports(tree)} & {"jax", "jaxlib"} == set()
 
 

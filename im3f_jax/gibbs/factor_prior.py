@@ -49,7 +49,7 @@ def conditional_factor_prior(
     dim = factors.shape[1]
     dtype = factors.dtype
     count = num_rows.astype(dtype)
-    valid = (jnp.arange(factors.shape[0]) < num_rows).astype(dtype)
+    valid = (jnp.arange(factors.shape[0], dtype=jnp.int32) < num_rows).astype(dtype)
     mean = jnp.sum(factors, axis=0) / count
     centred = (factors - mean[None]) * valid[:, None]
     scatter = jnp.matmul(centred.T, centred, precision="highest")

@@ -88,7 +88,9 @@ def resample_factors(
     factors = lax.map(
         draw, (jnp.arange(num_batches), noise.reshape(num_batches, -1, dim))
     ).reshape(rows, dim)
-    return jnp.where((jnp.arange(rows) < num_rows)[:, None], factors, 0)
+    return jnp.where(
+        (jnp.arange(rows, dtype=jnp.int32) < num_rows)[:, None], factors, 0
+    )
 
 
 def _batch_parameters(

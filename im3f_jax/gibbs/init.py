@@ -24,12 +24,13 @@ def init_state(
     data: RatingLayout,
     user_factors: Array | None = None,
     item_factors: Array | None = None,
+    start_topics: Array | int = 1,
 ) -> State:
-    """Start a chain with all ratings in one topic a side.
+    """Start a chain with the ratings of a side in one topic, or scattered over few.
 
-    From a random start over all topics a chain keeps every topic occupied for hundreds
-    of sweeps. Biases start at their prior mean, variances at the mode of their prior,
-    weights at a draw given the topics.
+    On ratings of films a chain that starts scattered over all topics keeps every topic
+    occupied for hundreds of sweeps. Biases start at their prior mean, variances at the
+    mode of their prior, weights at a draw given the topics.
 
     Parameters
     ----------
@@ -42,22 +43,33 @@ def init_state(
     user_factors, item_factors
         Shape (rows, latent_dim), from a MAP fit. Without them the factors are drawn
         from a normal with the mean and the precision that their prior expects.
+    start_topics
+        Topics a side over which the ratings are scattered at random; at most the
+        side's truncation.
     """
-    user_key, item_key, user_weights_key, item_weights_key = jax.random.split(key, 4)
+    keys = iter(jax.random.split(key, 6))
     dtype = data.rating.dtype
     (num_ratings,) = data.rating.shape
     num_user_topics, num_item_topics = spec.num_user_topics, spec.num_item_topics
     prior = _factor_prior(spec, dtype)
     if user_factors is None:
-        user_factors = _factors(user_key, prior, data.user_rows)
+        user_factors = _factors(next(keys), prior, data.user_rows)
     if item_factors is None:
-        item_factors = _factors(item_key, prior, data.item_rows)
-    users = jnp.arange(data.user_rows) < data.num_users
-    items = jnp.arange(data.item_rows) < data.num_items
-    valid = jnp.arange(num_ratings) < data.num_ratings
-    topic = jnp.zeros(num_ratings, jnp.int32)
+        item_factors = _factors(next(keys), prior, data.item_rows)
+    users = jnp.arange(data.user_rows, dtype=jnp.int32) < data.num_users
+    items = jnp.arange(data.item_rows, dtype=jnp.int32) < data.num_items
+    valid = jnp.arange(num_ratings, dtype=jnp.int32) < data.num_ratings
 
-    def weights(prior, key, row, shape):
+    def scatter(key, num_topics):
+        most = jnp.clip(start_topics, 1, max(num_topics, 1)).astype(jnp.int32)
+        uniform = jax.random.uniform(key, (num_ratings,), dtype)
+        topic = (uniform * most.astype(dtype)).astype(jnp.int32)
+        return jnp.minimum(topic, most - 1)
+
+    user_topic = scatter(next(keys), num_user_topics)
+    item_topic = scatter(next(keys), num_item_topics)
+
+    def weights(prior, key, row, topic, shape):
         start = _weights(prior, shape, dtype)
         counts = count_by_cell(valid, row, topic, shape)
         return resample_topic_weights(prior, key, start, counts, num_ratings)
@@ -71,18 +83,20 @@ def init_state(
         item_bias=_biases(spec.item_bias_prior, data.item_rows, num_user_topics, dtype),
         user_bias_prior=_bias_prior(spec.user_bias_prior, num_item_topics, dtype),
         item_bias_prior=_bias_prior(spec.item_bias_prior, num_user_topics, dtype),
-        user_topic_of_rating=topic,
-        item_topic_of_rating=topic,
+        user_topic_of_rating=user_topic,
+        item_topic_of_rating=item_topic,
         user_topic_weights=weights(
             spec.user_topic_prior,
-            user_weights_key,
+            next(keys),
             data.user,
+            user_topic,
             (data.user_rows, num_user_topics),
         ),
         item_topic_weights=weights(
             spec.item_topic_prior,
-            item_weights_key,
+            next(keys),
             data.item,
+            item_topic,
             (data.item_rows, num_item_topics),
         ),
         rating_variance=jnp.maximum(

@@ -59,7 +59,7 @@ def gibbs_sweep(
         The state after, and its label-free scalars.
     """
     keys = iter(jax.random.split(key, 11))
-    valid = jnp.arange(data.rating.shape[0]) < data.num_ratings
+    valid = jnp.arange(data.rating.shape[0], dtype=jnp.int32) < data.num_ratings
     users, items = state.user_bias.shape, state.item_bias.shape
 
     # Factors, given topics and biases.
@@ -275,9 +275,10 @@ def _describe(
     user_counts: Array,
     item_counts: Array,
 ) -> SweepInfo:
-    num_user_topics, effective_user_topics = _occupied(user_counts)
-    num_item_topics, effective_item_topics = _occupied(item_counts)
-    count = data.num_ratings.astype(squared_error.dtype)
+    dtype = squared_error.dtype
+    num_user_topics, effective_user_topics = _occupied(user_counts, dtype)
+    num_item_topics, effective_item_topics = _occupied(item_counts, dtype)
+    count = data.num_ratings.astype(dtype)
     return SweepInfo(
         log_joint=log_joint(
             state, spec, data, squared_error, (user_counts, item_counts)
@@ -297,9 +298,8 @@ def _describe(
     )
 
 
-def _occupied(counts: Array) -> tuple[Array, Array]:
+def _occupied(counts: Array, dtype) -> tuple[Array, Array]:
     """Topics with a rating, and exp(entropy of the topics' shares of ratings)."""
-    dtype = jnp.result_type(float)
     if not counts.shape[1]:
         return jnp.zeros((), jnp.int32), jnp.zeros((), dtype)
     of_topic = jnp.sum(counts, axis=0, dtype=jnp.int32)

@@ -107,8 +107,8 @@ def _chunk(
     test: Pairs,
 ) -> Carry:
     """Run sweeps start .. stop - 1 of a chain. Their number is a traced bound."""
-    valid = jnp.arange(data.rating.shape[0]) < data.num_ratings
-    tested = jnp.arange(test.rating.shape[0]) < test.count
+    valid = jnp.arange(data.rating.shape[0], dtype=jnp.int32) < data.num_ratings
+    tested = jnp.arange(test.rating.shape[0], dtype=jnp.int32) < test.count
     track_train = carry.train_sum.shape[0] > 0
 
     def sweep(t, carry):
@@ -191,6 +191,7 @@ def run(
     num_chains: int,
     seed: int,
     init: str,
+    start_topics: int,
     vectorized: bool,
     keep_draws: bool,
     track_train: bool,
@@ -213,6 +214,8 @@ def run(
         Lengths; every thinning-th of the num_samples sweeps after the warm-up is kept.
     init
         "map" or "prior".
+    start_topics
+        Topics a side over which the ratings are scattered at the start.
     vectorized
         Run the chains at once, or one after another.
     keep_draws
@@ -236,6 +239,8 @@ def run(
         [chain_keys] if vectorized and num_chains > 1 else [[k] for k in chain_keys]
     )
     results, seconds = [], {"start": 0.0, "compile": 0.0, "run": 0.0}
+    num_kept = num_samples // thinning
+    draws = _empty_draws(spec, data, num_chains, num_kept) if keep_draws else None
     interrupted = False
     for group in groups:
         loop = _Loop(
@@ -245,21 +250,45 @@ def run(
             num_warmup,
             num_samples,
             thinning,
-            keep_draws,
+            draws,
             progress,
             callback,
+            start_topics,
             first_chain=len(results),
         )
         results += loop.run(group, init, track_train, seconds)
         if loop.interrupted:
             interrupted = True
-            logger.warning("interrupted: what was kept so far is returned")
             break
     if interrupted:
-        results = [r for r in results if r.kept]
+        # Chains of one length: those that were finished, else what there is of the
+        # first (of all of them, where they ran at once).
+        finished = [chain for chain in results if chain.kept == num_kept]
+        results = finished or [chain for chain in results if chain.kept]
         if not results:
             raise KeyboardInterrupt
-    return _gather(results, seconds, num_samples // thinning, interrupted)
+        logger.warning(
+            "interrupted: returned are %d of %d chains, with %d of %d draws each",
+            len(results),
+            num_chains,
+            results[0].kept,
+            num_kept,
+        )
+    return _gather(results, draws, seconds, interrupted)
+
+
+def _empty_draws(
+    spec: ModelSpec, data: RatingLayout, num_chains: int, num_kept: int
+) -> Draws:
+    """Room on the host for all kept draws, once; memory that nothing fills is free."""
+    width = spec.latent_dim + spec.num_item_topics + spec.num_user_topics
+    shape = num_chains, num_kept
+    return Draws(
+        user_features=np.empty((*shape, int(data.num_users) + 1, width), np.float32),
+        item_features=np.empty((*shape, int(data.num_items) + 1, width), np.float32),
+        global_bias=np.empty(shape),
+        rating_variance=np.empty(shape),
+    )
 
 
 @dataclass
@@ -267,7 +296,6 @@ class _Chain:
     """What the host has of one chain."""
 
     records: list[Record]
-    features: list[tuple[np.ndarray, np.ndarray, float, float]]
     test_sum: np.ndarray
     train_sum: np.ndarray
     kept: int
@@ -283,9 +311,10 @@ class _Loop:
     num_warmup: int
     num_samples: int
     thinning: int
-    keep_draws: bool
+    draws: Draws | None  # of all chains, filled as they come
     progress: Any
     callback: Any
+    start_topics: int
     first_chain: int
     interrupted: bool = False
 
@@ -320,7 +349,7 @@ class _Loop:
         )
         jax.block_until_ready(carry)
         seconds["compile"] += time.perf_counter() - begin
-        chains = [_Chain([], [], np.zeros(0), np.zeros(0), 0) for _ in keys]
+        chains = [_Chain([], np.zeros(0), np.zeros(0), 0) for _ in keys]
         sweep, pace = 0, 1
         start = last = time.perf_counter()
         try:
@@ -366,7 +395,8 @@ class _Loop:
                 precision,
                 num_steps=MAP_STEPS,
             )[:2]
-        state = init_state(start_key, spec, data, *factors)
+        factors = factors or (None, None)
+        state = init_state(start_key, spec, data, *factors, self.start_topics)
         width = spec.latent_dim + spec.num_item_topics + spec.num_user_topics
         scalar = jnp.zeros(CHUNK, dtype)
         counts = jnp.zeros(CHUNK, jnp.int32)
@@ -391,7 +421,7 @@ class _Loop:
 
     def _next_kept(self, sweep: int) -> int:
         """Return the end of the chunk that ends with the next kept draw."""
-        if not self.keep_draws:
+        if self.draws is None:
             return sweep + CHUNK
         since = max(sweep - self.num_warmup, 0)
         return self.num_warmup + (since // self.thinning + 1) * self.thinning
@@ -413,27 +443,34 @@ class _Loop:
             (carry.records, carry.kept, carry.test_sum, carry.train_sum)
         )
         since = stop - self.num_warmup
-        keeps = self.keep_draws and since > 0 and since % self.thinning == 0
-        num_users, num_items = int(self.data.num_users), int(self.data.num_items)
+        if self.draws is not None and since > 0 and since % self.thinning == 0:
+            self._keep(carry, since // self.thinning - 1, len(chains), many)
+        updated = []
         for c, chain in enumerate(chains):
             # One chain alone has no axis of chains.
             of = (c,) if many else ()
-            chain.records.append(
-                jax.tree.map(lambda x, of=of: x[of][:count].copy(), records)
-            )
-            chain.kept = int(kept[of])
-            chain.test_sum = np.array(test_sum[of])
-            chain.train_sum = np.array(train_sum[of])
-            if keeps:
-                users, items = carry.features
-                chain.features.append(
-                    (
-                        np.array(users[of][: num_users + 1], np.float32),
-                        np.array(items[of][: num_items + 1], np.float32),
-                        float(carry.state.global_bias[of]),
-                        float(carry.state.rating_variance[of]),
-                    )
+            new = jax.tree.map(lambda x, of=of: x[of][:count].copy(), records)
+            updated.append(
+                _Chain(
+                    records=[*chain.records, new],
+                    test_sum=np.array(test_sum[of]),
+                    train_sum=np.array(train_sum[of]),
+                    kept=int(kept[of]),
                 )
+            )
+        chains[:] = updated  # at once: Ctrl-C comes before or after it
+
+    def _keep(self, carry: Carry, draw: int, num_chains: int, many: bool) -> None:
+        users, items = jax.device_get(carry.features)
+        bias, variance = jax.device_get(
+            (carry.state.global_bias, carry.state.rating_variance)
+        )
+        for c in range(num_chains):
+            of, place = (c,) if many else (), (self.first_chain + c, draw)
+            for kept, values in zip(self.draws[:2], (users, items), strict=True):
+                kept[place] = values[of][: kept.shape[2]]
+            self.draws.global_bias[place] = bias[of]
+            self.draws.rating_variance[place] = variance[of]
 
     def _report(
         self, chains: list[_Chain], count: int, sweep: int, elapsed: float
@@ -456,10 +493,11 @@ class _Loop:
 
 def map_settings(spec: ModelSpec, data: RatingLayout) -> tuple[Array, Array]:
     """Rating variance and factor precision of the MAP start."""
-    valid = jnp.arange(data.rating.shape[0]) < data.num_ratings
+    valid = jnp.arange(data.rating.shape[0], dtype=jnp.int32) < data.num_ratings
     response = jnp.where(valid, data.rating - spec.global_bias, 0)
     count = data.num_ratings.astype(response.dtype)
-    variance = jnp.maximum(jnp.sum(response**2) / count, 1e-2)
+    variance = jnp.sum(response**2) / count
+    variance = jnp.where(variance > 0, variance, 1e-2)
     precision = getattr(spec.factor_prior, "precision", None)
     if precision is None:
         precision = jnp.sqrt(spec.latent_dim / (0.5 * variance))
@@ -470,7 +508,7 @@ def map_settings(spec: ModelSpec, data: RatingLayout) -> tuple[Array, Array]:
 
 
 def _gather(
-    chains: list[_Chain], seconds: dict, num_kept: int, interrupted: bool
+    chains: list[_Chain], draws: Draws | None, seconds: dict, interrupted: bool
 ) -> RunResult:
     names = [*SweepInfo._fields, *Record._fields[1:]]
     flat = []
@@ -479,20 +517,13 @@ def _gather(
         flat.append([*joined.info, *joined[1:]])
     # An interrupted run ends where its shortest chain does.
     length = min(len(values[0]) for values in flat)
-    kept = min(chain.kept for chain in chains)
+    kept = chains[0].kept
     trace = {
         name: np.stack([values[i][:length] for values in flat])
         for i, name in enumerate(names)
     }
-    draws = None
-    if chains[0].features:
-        kept_draws = [chain.features[:kept] for chain in chains]
-        draws = Draws(
-            user_features=_stack(kept_draws, 0),
-            item_features=_stack(kept_draws, 1),
-            global_bias=np.array([[d[2] for d in c] for c in kept_draws]),
-            rating_variance=np.array([[d[3] for d in c] for c in kept_draws]),
-        )
+    if draws is not None:
+        draws = Draws(*[values[: len(chains), :kept] for values in draws])
     total = sum(chain.kept for chain in chains)
     train = sum(chain.train_sum.astype(np.float64) for chain in chains)
     return RunResult(
@@ -505,13 +536,3 @@ def _gather(
         num_kept=kept,
         partial=interrupted,
     )
-
-
-def _stack(kept_draws: list, part: int) -> np.ndarray:
-    """Stack kept draws, freeing each as it is copied."""
-    first = kept_draws[0][0][part]
-    result = np.empty((len(kept_draws), len(kept_draws[0]), *first.shape), np.float32)
-    for c, draws in enumerate(kept_draws):
-        for s in range(len(draws)):
-            result[c, s] = draws[s][part]
-    return result

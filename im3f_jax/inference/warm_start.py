@@ -60,13 +60,13 @@ def fit_map(
         scale * jax.random.normal(user_key, (data.user_rows, latent_dim), dtype),
         scale * jax.random.normal(item_key, (data.item_rows, latent_dim), dtype),
     )
-    users = jnp.arange(data.user_rows) < data.num_users
-    items = jnp.arange(data.item_rows) < data.num_items
+    users = jnp.arange(data.user_rows, dtype=jnp.int32) < data.num_users
+    items = jnp.arange(data.item_rows, dtype=jnp.int32) < data.num_items
     factors = (
         jnp.where(users[:, None], factors[0], 0),
         jnp.where(items[:, None], factors[1], 0),
     )
-    valid = jnp.arange(data.rating.shape[0]) < data.num_ratings
+    valid = jnp.arange(data.rating.shape[0], dtype=jnp.int32) < data.num_ratings
     optimizer = optax.adam(LEARNING_RATE)
 
     def step(carry, _):

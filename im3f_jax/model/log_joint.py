@@ -46,15 +46,15 @@ def log_joint(
     Array
         Scalar.
     """
-    valid = jnp.arange(data.rating.shape[0]) < data.num_ratings
+    valid = jnp.arange(data.rating.shape[0], dtype=jnp.int32) < data.num_ratings
     if squared_error is None:
         residual = data.rating - mean_of_ratings(state, data)
         squared_error = jnp.sum(jnp.where(valid, residual**2, 0))
     total = spec.likelihood.log_density(
         squared_error, data.num_ratings, state.rating_variance
     )
-    users = jnp.arange(data.user_rows) < data.num_users
-    items = jnp.arange(data.item_rows) < data.num_items
+    users = jnp.arange(data.user_rows, dtype=jnp.int32) < data.num_users
+    items = jnp.arange(data.item_rows, dtype=jnp.int32) < data.num_items
     for factors, rows, prior in (
         (state.user_factors, users, state.user_factor_prior),
         (state.item_factors, items, state.item_factor_prior),

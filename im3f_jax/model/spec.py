@@ -8,7 +8,7 @@ are static.
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from numbers import Real
+from numbers import Integral, Real
 
 import jax
 
@@ -81,20 +81,29 @@ def validate(spec: ModelSpec) -> None:
     """
     _whole("latent_dim", spec.latent_dim, 1)
     _optional("global_bias", spec.global_bias, positive=False)
-    _optional("rating_variance", spec.likelihood.variance)
+    # The mode is found for a fixed variance.
+    sampled = InverseGamma if spec.estimate == "posterior" else None
+    _optional("rating_variance", spec.likelihood.variance, prior=sampled)
     _optional("rating_variance_floor", spec.likelihood.variance_floor, zero=True)
     prior = spec.factor_prior
     if isinstance(prior, NormalWishart):
         _optional("the scale of the Wishart prior", prior.scale)
+        _optional("the mean of the factor prior", prior.mean, positive=False)
         _optional("mean_precision (lambda_0)", prior.mean_precision)
+        _optional("degrees_of_freedom (nu_0)", prior.degrees_of_freedom)
         nu = prior.degrees_of_freedom
-        if nu is not None and not nu >= spec.latent_dim:
+        if nu is not None and nu < spec.latent_dim:
             raise InputError(
                 f"degrees_of_freedom (nu_0) is {nu}, but must be at least latent_dim, "
                 f"{spec.latent_dim}."
             )
-    else:
+    elif isinstance(prior, IsotropicNormal):
         _optional("factor_precision", prior.precision)
+    else:
+        raise InputError(
+            f"factor_prior is {prior!r}, but must be a NormalWishart or an "
+            "IsotropicNormal."
+        )
     # A side's bias is indexed by the other side's topics, and mu_i of a USER topic is
     # the mean of ITEM biases.
     sides = (
@@ -102,8 +111,12 @@ def validate(spec: ModelSpec) -> None:
         ("item", spec.item_bias_prior, "user"),
     )
     for side, bias, other in sides:
-        _optional(f"{side}_bias_variance", bias.variance, zero=True)
-        _optional(f"{other}_topic_mean_variance", bias.topic_mean_variance, zero=True)
+        for name, value in (
+            (f"{side}_bias_variance", bias.variance),
+            (f"{other}_topic_mean_variance", bias.topic_mean_variance),
+        ):
+            _optional(name, value, zero=True, prior=InverseGamma)
+        _optional(f"the mean of the {side} biases", bias.topic_mean, positive=False)
     topics = (("user", spec.user_topic_prior), ("item", spec.item_topic_prior))
     for side, topic in topics:
         if isinstance(topic, FiniteDirichlet):
@@ -111,8 +124,11 @@ def validate(spec: ModelSpec) -> None:
             _optional(f"{side}_topic_concentration", topic.concentration)
         elif isinstance(topic, HDP):
             _whole(f"max_{side}_topics", topic.num_topics, 2)
-            _optional(f"{side}_dish_concentration", topic.dish_concentration)
-            _optional(f"{side}_table_concentration", topic.table_concentration)
+            for name, value in (
+                (f"{side}_dish_concentration", topic.dish_concentration),
+                (f"{side}_table_concentration", topic.table_concentration),
+            ):
+                _optional(name, value, prior=Gamma)
             if topic.construction not in ("weak_limit", "stick_breaking"):
                 raise InputError(
                     f"topics is {topic.construction!r}, but must be 'weak_limit' or "
@@ -121,28 +137,38 @@ def validate(spec: ModelSpec) -> None:
 
 
 def _whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or value < least:
         raise InputError(
             f"{name} is {value!r}, but must be a whole number of at least {least}."
         )
 
 
 def _optional(
-    name: str, value: object, *, positive: bool = True, zero: bool = False
+    name: str,
+    value: object,
+    *,
+    positive: bool = True,
+    zero: bool = False,
+    prior: type | None = None,
 ) -> None:
+    """Refuse what is neither None, nor a number that fits, nor of the type `prior`."""
     if value is None:
         return
     if isinstance(value, InverseGamma | Gamma):
+        if prior is None:
+            raise InputError(f"{name} must be a number: it is not sampled.")
+        if not isinstance(value, prior):
+            raise InputError(f"The prior of {name} must be of type {prior.__name__}.")
         for part in dataclasses.astuple(value):
+            if part is None:
+                raise InputError(f"The prior of {name} lacks a number.")
             _optional(f"a number of the prior of {name}", part)
-        if isinstance(value, InverseGamma) and value.shape < 1:
+        if prior is InverseGamma and value.shape < 1:
             raise InputError(
                 f"The inverse gamma prior of {name} has shape {value.shape}, but must "
                 "have at least 1."
             )
-        wanted = Gamma if name.endswith("_concentration") else InverseGamma
-        if not isinstance(value, wanted):
-            raise InputError(f"The prior of {name} must be of type {wanted.__name__}.")
         return
     number = isinstance(value, Real) and not isinstance(value, bool)
     fits = number and math.isfinite(value)
@@ -197,7 +223,12 @@ def resolve(spec: ModelSpec, mean: float, variance: float, step: float) -> Model
     return ModelSpec(
         latent_dim=spec.latent_dim,
         likelihood=Gaussian(
-            default(spec.likelihood.variance, InverseGamma(2.0, variance)),
+            default(
+                spec.likelihood.variance,
+                InverseGamma(2.0, variance)
+                if spec.estimate == "posterior"
+                else 0.7 * variance,
+            ),
             default(spec.likelihood.variance_floor, step**2 / 12),
         ),
         factor_prior=factors,

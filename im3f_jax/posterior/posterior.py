@@ -161,9 +161,12 @@ class Posterior:
                 f"predict takes pairs, but there are {len(user)} users and "
                 f"{len(item)} items."
             )
-        values = self._predict_codes(user, item, per_draw)
+        wanted = np.full(len(user), True)
         if unknown == "nan":
-            values[..., (user < 0) | (item < 0)] = np.nan
+            wanted = (user >= 0) & (item >= 0)
+        found = self._predict_codes(user[wanted], item[wanted], per_draw)
+        values = np.full((*found.shape[:-1], len(user)), np.nan)
+        values[..., wanted] = found
         return values if bounds is None else np.clip(values, *bounds)
 
     def is_known(self, users: Iterable, items: Iterable) -> np.ndarray:
@@ -197,6 +200,11 @@ class Posterior:
             the log score left out; "num_ratings"; "num_cold", how many of them belong
             to a user or an item without a training rating.
         """
+        if not isinstance(test, Ratings):
+            raise InputError(
+                f"test is of type {type(test).__name__}: make Ratings of it first, by "
+                "Ratings.from_dataframe, Ratings.from_arrays or load_ratings."
+            )
         if len(test) == 0:
             raise InputError("There are no ratings to score.")
         bounds = self._bounds(clip)
@@ -263,16 +271,18 @@ class Posterior:
     def _bounds(self, clip: Clip) -> tuple[float, float] | None:
         if clip is None:
             return None
-        if isinstance(clip, str):
-            if clip != "train":
-                raise InputError(
-                    f"clip is {clip!r}, but must be None, 'train' or (low, high)."
-                )
+        if isinstance(clip, str) and clip == "train":
             return float(self.levels[0]), float(self.levels[-1])
-        low, high = clip
-        if not low < high:
-            raise InputError(f"clip is ({low}, {high}), but must be (low, high).")
-        return float(low), float(high)
+        try:
+            low, high = map(float, () if isinstance(clip, str) else clip)
+            fits = low < high
+        except (TypeError, ValueError):
+            fits = False
+        if not fits:
+            raise InputError(
+                f"clip is {clip!r}, but must be None, 'train' or (low, high)."
+            )
+        return low, high
 
     def _codes(self, test: Ratings) -> tuple[np.ndarray, np.ndarray]:
         if test.users is self.users and test.items is self.items:
@@ -298,7 +308,11 @@ class Posterior:
 
     def _summary_predictions(self, user: np.ndarray, item: np.ndarray) -> np.ndarray:
         pairs = np.int64(len(self.items))
-        wanted = pd.Index(user.astype(np.int64) * pairs + item)
+        # No pair has the key -1: unknown ids are never found.
+        key = np.where(
+            (user < 0) | (item < 0), -1, user.astype(np.int64) * pairs + item
+        )
+        wanted = pd.Index(key)
         values = np.full(len(user), np.nan)
         for ratings, predictions in self._fitted:
             known = pd.Series(

@@ -15,7 +15,7 @@ from im3f_jax.model.spec import ModelSpec
 __all__ = ["LogScore", "log_score", "midpoints"]
 
 # Topics a side that one rating's mixture holds: those of largest weight in its row.
-TOPICS = 12
+TOPICS = 8
 CHUNK = 4096
 
 

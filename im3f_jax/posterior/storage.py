@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from im3f_jax.data.ids import IdIndex
+from im3f_jax.data.ratings import Ratings
 from im3f_jax.errors import InputError
 from im3f_jax.inference.run import Draws
 from im3f_jax.model import bias_prior, factor_prior, likelihood, scalars, topic_prior
@@ -17,6 +18,7 @@ from im3f_jax.posterior.posterior import Posterior
 
 __all__ = ["FORMAT_VERSION", "load", "save", "spec_from_json", "spec_to_json"]
 
+FORMAT = "im3f_jax posterior"
 FORMAT_VERSION = 1
 
 _COMPONENTS = {
@@ -69,8 +71,12 @@ def save(posterior: Posterior, path: str | os.PathLike) -> None:
     for name in ("test_predictions", "train_predictions"):
         if getattr(posterior, name) is not None:
             arrays[name] = getattr(posterior, name)
-    facts = {name: getattr(posterior, name) for name in _FACTS}
-    header = {"format": "im3f_jax posterior", "format_version": FORMAT_VERSION}
+    if posterior.draws is None:  # then only these pairs can be predicted
+        for i, (pairs, predictions) in enumerate(posterior._fitted):
+            arrays |= {f"pairs.{i}.user": pairs.user, f"pairs.{i}.item": pairs.item}
+            arrays[f"pairs.{i}.predictions"] = predictions
+    facts = {name: _plain(getattr(posterior, name)) for name in _FACTS}
+    header = {"format": FORMAT, "format_version": FORMAT_VERSION}
     header |= {"spec": spec_to_json(posterior.spec), "facts": facts}
     arrays["header"] = np.array(json.dumps(header))
     temporary = path.with_name(path.name + ".partial")
@@ -94,9 +100,11 @@ def load(path: str | os.PathLike) -> Posterior:
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file)
         header = json.loads(str(arrays.pop("header")))
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        if header["format"] != FORMAT:
+            raise ValueError(f"its format is {header['format']!r}")
+        version = header["format_version"]
+    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} is not a saved posterior ({error}).") from None
-    version = header.get("format_version")
     if version != FORMAT_VERSION:
         raise InputError(
             f"{path} has format version {version}, but this version of im3f_jax reads "
@@ -111,10 +119,19 @@ def load(path: str | os.PathLike) -> Posterior:
         }
 
     draws = group("draws.")
+    users = IdIndex.from_array(arrays["user_ids"], "user")
+    items = IdIndex.from_array(arrays["item_ids"], "item")
+    fitted, i = [], 0
+    while pairs := group(f"pairs.{i}."):
+        predictions, i = pairs.pop("predictions"), i + 1
+        ratings = np.full(len(predictions), np.nan)
+        fitted.append(
+            (Ratings(**pairs, rating=ratings, users=users, items=items), predictions)
+        )
     return Posterior(
         spec=spec_from_json(header["spec"]),
-        users=IdIndex.from_array(arrays["user_ids"], "user"),
-        items=IdIndex.from_array(arrays["item_ids"], "item"),
+        users=users,
+        items=items,
         user_row=arrays["user_row"],
         item_row=arrays["item_row"],
         draws=Draws(**draws) if draws else None,
@@ -122,6 +139,7 @@ def load(path: str | os.PathLike) -> Posterior:
         levels=arrays["levels"],
         test_predictions=arrays.get("test_predictions"),
         train_predictions=arrays.get("train_predictions"),
+        _fitted=fitted,
         **header["facts"],
     )
 
@@ -130,9 +148,14 @@ def spec_to_json(spec) -> dict:
     """Turn a spec or component into plain JSON: its type, and its fields."""
     fields = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
     return {"type": type(spec).__name__} | {
-        name: spec_to_json(value) if dataclasses.is_dataclass(value) else value
+        name: spec_to_json(value) if dataclasses.is_dataclass(value) else _plain(value)
         for name, value in fields.items()
     }
+
+
+def _plain(value):
+    """Turn a number of numpy into one of Python, which JSON knows."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def spec_from_json(value: dict):

@@ -29,7 +29,9 @@ def log_beta_cdf(log_draw, a, b):
     """P(log V <= log_draw) for V ~ Beta(a, b), also where V underflows."""
     near_zero = np.exp(np.minimum(a * log_draw - np.log(a) - special.betaln(a, b), 0))
     with np.errstate(under="ignore"):
-        return np.where(log_draw < -30, near_zero, stats.beta.cdf(np.exp(log_draw), a, b))
+        return np.where(
+            log_draw < -30, near_zero, stats.beta.cdf(np.exp(log_draw), a, b)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,9 @@ def test_log_gamma_in_float64():
         draws = quick_jit(random.log_gamma)(jax.random.key(1), shape)
         assert draws.dtype == np.float64
     for index in range(3):
-        assert_ks(draws[index], lambda x, s=shape[index, 0]: log_gamma_cdf(x, s), share=3)
+        assert_ks(
+            draws[index], lambda x, s=shape[index, 0]: log_gamma_cdf(x, s), share=3
+        )
 
 
 def test_log_gammas_of_small_shapes_have_no_hidden_floor(log_gammas):
@@ -240,7 +244,7 @@ def test_normal_wishart_moments(normal_wisharts):
 
 
 def test_normal_wishart_distribution(normal_wisharts):
-    # With W^-1 = C C', C' Lambda C = A A' for Bartlett's A; and sqrt(lambda) L' (mu - m)
+    # With W^-1 = C C', C' Lambda C = A A', A Bartlett's. And sqrt(lambda) L' (mu - m)
     # is standard normal for Lambda = L L', whatever Lambda is.
     mean, precision = normal_wisharts
     c = np.linalg.cholesky(INVERSE_SCALE)

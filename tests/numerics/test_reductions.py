@@ -90,5 +90,7 @@ def test_ranks_within_bins(counts, spare):
     bins, ranks = ranks_within_bins(np.int32(counts), total)
     assert bins.dtype == ranks.dtype == np.int32
     members = [(b, r) for b, count in enumerate(counts) for r in range(count)]
-    assert list(zip(bins.tolist(), ranks.tolist(), strict=True))[: sum(counts)] == members
+    assert (
+        list(zip(bins.tolist(), ranks.tolist(), strict=True))[: sum(counts)] == members
+    )
     assert bins.tolist()[sum(counts) :] == [len(counts)] * (total - sum(counts))

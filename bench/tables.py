@@ -1,0 +1,191 @@
+"""Write the README's tables from the results that they report.
+
+    python -m bench.tables           # rewrite the tables in README.md
+    python -m bench.tables --check   # exit 1 where a table is not what its file says
+
+A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``.
+"""
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+
+__all__ = ["TABLES", "main", "render"]
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench" / "results"
+NAMES = {
+    "IM3F, rating variance 0.7, bias variance 0.02": "IM3F, chosen on random90_1",
+    "M3F(2,2), rating variance 0.7, bias variance 0.02": "M3F(2,2), chosen likewise",
+    "IM3F, truncation 16": "IM3F, defaults, truncation 16",
+}
+
+
+def _read(name):
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def _grid(header, lines):
+    rule = ["---"] + ["---:"] * (len(header) - 1)
+    return "\n".join("| " + " | ".join(line) + " |" for line in [header, rule, *lines])
+
+
+def _source(result, name):
+    machine, versions = result["machine"], result["versions"]
+    return (
+        f"\n\n<sub>bench/results/{name}.json, {result['date'][:10]}, "
+        f"{machine['cores']} cores of {machine['cpu']}, "
+        f"{', '.join(machine['gpus']) or 'no GPU'}, jax {versions['jax']}.</sub>"
+    )
+
+
+def accuracy(*names):
+    """Error and log probability by model, a block for each results file."""
+    lines = []
+    for name in names:
+        result = _read(name)
+        where = f"{result['data']} {result['rows']}, D={result['latent_dim']}"
+        for model, found in result["results"].items():
+            topics = "-"
+            if found["num_user_topics"] or found["num_item_topics"]:
+                topics = " / ".join(
+                    f"{found[f'num_{side}_topics']:.1f} "
+                    f"({found[f'effective_{side}_topics']:.1f})"
+                    for side in ("user", "item")
+                )
+            lines.append(
+                [
+                    where,
+                    NAMES.get(model, model),
+                    f"{found['rmse_clipped']:.4f}",
+                    f"{found['rmse']:.4f}",
+                    f"{found['log_probability']:.4f}",
+                    topics,
+                    f"{found['warmup']} + {found['samples']}",
+                ]
+            )
+    header = [
+        "rows",
+        "model",
+        "RMSE, clipped",
+        "unclipped",
+        "log probability, nats",
+        "user / item topics (effective)",
+        "sweeps",
+    ]
+    return _grid(header, lines) + _source(result, name)
+
+
+def peers(name):
+    """Milliseconds a sweep and error, ours and the peers' in one run."""
+    result = _read(name)
+    cells = {}
+    for found in result["results"]:
+        key = (found["data"], found["latent_dim"])
+        cells.setdefault(key, {})[found["system"]] = found
+    systems = list(dict.fromkeys(f["system"] for f in result["results"]))
+    lines = []
+    for (data, dim), row in cells.items():
+        line = [f"{data}, D={dim}"]
+        for system in systems:
+            found = row.get(system)
+            seconds = found and found.get("seconds_a_sweep")
+            line.append(
+                "-"
+                if not seconds
+                else f"{1e3 * seconds:.0f} ms, {found['rmse_clipped']:.4f}"
+            )
+        lines.append(line)
+    return _grid(["", *systems], lines) + _source(result, name)
+
+
+def demo(name):
+    """Show what the demo printed."""
+    result = _read(name)
+    lines = [
+        [
+            row["name"],
+            f"{row['rmse']:.4f}",
+            f"{row['log_density']:.4f}",
+            f"{row['rating_variance']:.3f}",
+            "-" if not row["user_topics"] else f"{row['effective_user_topics']:.1f}",
+            "-" if not row["item_topics"] else f"{row['effective_item_topics']:.1f}",
+        ]
+        for row in result["rows"]
+    ]
+    header = [
+        "",
+        "test RMSE",
+        "log density",
+        "rating variance",
+        "moods, effective",
+        "contexts, effective",
+    ]
+    return _grid(header, lines) + _source(result, name)
+
+
+def throughput(name):
+    """Milliseconds a sweep by block."""
+    result = _read(name)
+    blocks = list(dict.fromkeys(b for f in result["results"] for b in f["blocks"]))
+    header = ["ms", *blocks, "whole sweep"]
+    lines = []
+    for found in result["results"]:
+        times = [
+            f"{1e3 * found['blocks'][b]['median']:.1f}" if b in found["blocks"] else "-"
+            for b in blocks
+        ]
+        lines.append(
+            [
+                f"{found['data']}, D={found['latent_dim']}, "
+                + (
+                    f"truncation {found['truncation']}"
+                    if found["truncation"]
+                    else "BPMF"
+                ),
+                *times,
+                f"{1e3 * found['sweep']['median']:.1f}",
+            ]
+        )
+    return _grid(header, lines) + _source(result, name)
+
+
+TABLES = {
+    "accuracy": lambda: accuracy(
+        "accuracy_ml-100k_d10", "accuracy_ml-100k_loo_d40", "accuracy_ml-1m_d10",
+        "accuracy_ml-1m_d40",
+    ),
+    "peers": lambda: peers("peers"),
+    "demo": lambda: demo("demo"),
+    "throughput": lambda: throughput("throughput"),
+}  # fmt: skip
+
+
+def render(text):
+    """Return the README with every table written anew."""
+
+    def table(match):
+        return f"<!-- table: {match[1]} -->\n{TABLES[match[1]]()}\n<!-- end -->"
+
+    pattern = r"<!-- table: (\w+) -->\n.*?<!-- end -->"
+    return re.sub(pattern, table, text, flags=re.DOTALL)
+
+
+def main(argv=None):
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.tables")
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args(argv)
+    readme = ROOT / "README.md"
+    old = readme.read_text()
+    new = render(old)
+    if arguments.check:
+        return int(old != new)
+    readme.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

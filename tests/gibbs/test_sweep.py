@@ -1,0 +1,472 @@
+"""The sweep: every block is given what its exact test gives it, in the right order.
+
+The blocks are proved one by one in the files beside this. Here a sweep is recorded, and
+what each block received is compared with the model's sums in plain numpy, taken from
+the state as the blocks before it left it.
+"""
+
+import contextlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from im3f_jax.gibbs import sweep as source
+from im3f_jax.gibbs.init import init_state
+from im3f_jax.gibbs.state import BiasPriorState, FactorPriorState
+from im3f_jax.gibbs.sweep import gibbs_sweep
+from im3f_jax.model.topic_prior import HDP
+from tests import tiny
+from tests.quick import quick_jit
+
+SPECS = {
+    "weak limit and sticks": tiny.make_spec(),
+    "sticks and weak limit": tiny.make_spec("stick_breaking", "weak_limit"),
+    "finite, one item topic": tiny.make_fixed_spec(0.3, 0.2),
+    "no topics": tiny.make_spec("none", "none"),
+    "user topics only": tiny.make_spec("finite", "none"),
+}
+
+
+class Stubs:
+    """Stand for the blocks of a sweep: note what they are given, return anything.
+
+    What is returned is drawn by numpy while the sweep is traced, so that no random
+    draw has to be compiled, and differs from whatever was there before.
+    """
+
+    def __init__(self, dtype):
+        self.rng = np.random.default_rng(11)
+        self.dtype = dtype
+        self.calls = []
+
+    def normal(self, *shape):
+        return jnp.asarray(self.rng.normal(size=shape), self.dtype)
+
+    def positive(self):
+        return jnp.asarray(self.rng.uniform(0.3, 2), self.dtype)
+
+    def log_weights(self, *shape):
+        weights = self.rng.dirichlet(np.ones(shape[-1]), size=shape[:-1])
+        return jnp.asarray(np.log(weights), self.dtype)
+
+    def resample_factor_prior(self, prior, key, factors, number):
+        precision = tiny.positive_definite(self.rng, factors.shape[1])
+        return FactorPriorState(
+            self.normal(factors.shape[1]), jnp.asarray(precision, self.dtype)
+        )
+
+    def resample_factors(self, key, prior, x, other, variance, blocks, number):
+        factors = self.normal(blocks.rows, other.shape[1])
+        rows = np.arange(blocks.rows, dtype=np.int32)
+        return jnp.where(rows[:, None] < number, factors, 0)
+
+    def resample_topics(self, key, x, weight_row, bias_row, log_theta, bias, *rest):
+        topics = self.rng.integers(bias.shape[1], size=x.shape)
+        return jnp.asarray(topics, jnp.int32)
+
+    def resample_table_counts(self, key, counts, concentration, total):
+        tables = self.rng.integers(5, size=counts.shape[1])
+        return jnp.asarray(tables, jnp.int32)
+
+    def resample_table_concentration(self, *given):
+        return self.positive()
+
+    def resample_dish_concentration_of_weak_limit(self, *given):
+        return self.positive()
+
+    def resample_dish_concentration_of_sticks(self, *given):
+        return self.positive()
+
+    def resample_global_weights(self, key, construction, tables, beta):
+        return self.log_weights(*tables.shape)
+
+    def resample_row_weights(self, key, concentration, counts):
+        return self.log_weights(*counts.shape)
+
+    def resample_biases(self, key, prior, state, bias, sums, variance):
+        drawn = BiasPriorState(
+            self.normal(bias.shape[1]), self.positive(), self.positive()
+        )
+        return self.normal(*bias.shape), drawn
+
+    def resample_rating_variance(self, *given):
+        return self.positive()
+
+    @contextlib.contextmanager
+    def installed(self):
+        """Put the stubs in the place of the blocks."""
+
+        def note(name):
+            def noted(*given):
+                result = getattr(self, name)(*given)
+                kept = [None if isinstance(x, str) else x for x in given]
+                self.calls.append((name, kept, result))
+                return result
+
+            return noted
+
+        with pytest.MonkeyPatch.context() as patch:
+            for name in vars(Stubs):
+                if name.startswith("resample"):
+                    assert callable(getattr(source, name))
+                    patch.setattr(source, name, note(name))
+            yield
+
+
+def record_sweep(state, spec, data, stubs):
+    """Run a sweep of stubs; return the state, the info and the calls of its blocks."""
+    names = []
+
+    def recorded(key, state, spec, data):
+        with stubs.installed():
+            result = gibbs_sweep.__wrapped__(key, state, spec, data)
+        names[:] = [name for name, *_ in stubs.calls]
+        return result, [call[1:] for call in stubs.calls]
+
+    (state, info), calls = quick_jit(recorded)(jax.random.key(0), state, spec, data)
+    calls = [(name, *call) for name, call in zip(names, calls, strict=True)]
+    return state, info, calls
+
+
+def assert_close(actual, expected):
+    jax.tree.map(
+        lambda a, e: np.testing.assert_allclose(a, e, atol=1e-10, rtol=1e-10),
+        actual,
+        expected,
+    )
+
+
+class Replay:
+    """Goes through the calls of a sweep and carries its state along."""
+
+    def __init__(self, state, spec, data, calls):
+        self.state, self.spec, self.data = state, spec, data
+        self.calls = iter(calls)
+        self.keys = []
+        self.valid = np.arange(len(data.rating)) < tiny.NUM_RATINGS
+
+    def next(self, name):
+        """Take the next call, which must be of that block; note its key."""
+        called, arguments, result = next(self.calls)
+        assert called == name
+        result = jax.tree.map(np.asarray, result)
+        keys = [x for x in arguments if is_key(x)]
+        assert len(keys) == 1
+        self.keys += [tuple(jax.random.key_data(keys[0]).tolist())]
+        return [x for x in arguments if not is_key(x)], result
+
+    def residual(self, *without):
+        return tiny.residual(self.state, self.data, without=without)
+
+    def factor_prior(self, side):
+        (prior, factors, number), result = self.next("resample_factor_prior")
+        assert_close(prior, self.spec.factor_prior)
+        assert_close(factors, side.of(self.state, "factors"))
+        assert number == side.number(self.data)
+        self.state = side.put(self.state, factor_prior=result)
+
+    def factors(self, side):
+        arguments, result = self.next("resample_factors")
+        prior, x, other, variance, blocks, number = arguments
+        assert_close(prior, side.of(self.state, "factor_prior"))
+        assert_close(x, self.residual("factors"))
+        assert_close(other, side.other.of(self.state, "factors"))
+        assert variance == self.state.rating_variance
+        assert_close(blocks, side.of(self.data, "blocks"))
+        assert number == side.number(self.data)
+        assert not np.any(result[number:])
+        self.state = side.put(self.state, factors=result)
+
+    def topics(self, side):
+        arguments, result = self.next("resample_topics")
+        x, weight_row, bias_row, log_theta, bias, variance, chunk = arguments
+        number = tiny.NUM_RATINGS
+        expected = self.residual(f"{side.other_name}_bias")
+        assert_close(x[:number], expected[:number])
+        assert_close(weight_row, side.rows(self.data))
+        assert_close(bias_row, side.other.rows(self.data))
+        assert_close(log_theta, side.of(self.state, "topic_weights").log_row_weights)
+        assert_close(bias, side.other.of(self.state, "bias"))
+        assert variance == self.state.rating_variance
+        assert chunk == self.data.chunk
+        self.state = side.put(self.state, topic_of_rating=result)
+
+    def weights(self, side):
+        prior = side.of(self.spec, "topic_prior")
+        if prior.num_topics < 2:
+            return
+        weights = side.of(self.state, "topic_weights")
+        counts = tiny.topic_counts(side, self.state, self.data)
+        log_pi, beta, gamma = weights[1:]
+        total = len(self.data.rating)
+        if isinstance(prior, HDP):
+            weak = prior.construction == "weak_limit"
+            given, tables = self.next("resample_table_counts")
+            assert_close(given, [counts, gamma * np.exp(log_pi), total])
+            given, gamma = self.next("resample_table_concentration")
+            expected = weights.table_concentration
+            assert_close(given[0], prior.table_concentration)
+            assert_close(given[1:], [expected, counts, tables[None]])
+            if weak:
+                given, new_beta = self.next("resample_dish_concentration_of_weak_limit")
+                assert_close(given[0], prior.dish_concentration)
+                assert_close(given[1:], [beta, tables, total])
+                beta = new_beta
+            given, log_pi = self.next("resample_global_weights")
+            assert_close(given[1:], [tables, beta])
+            if not weak:
+                given, beta = self.next("resample_dish_concentration_of_sticks")
+                assert_close(given[0], prior.dish_concentration)
+                assert_close(given[1], log_pi)
+        given, log_theta = self.next("resample_row_weights")
+        assert_close(given, [gamma * np.exp(log_pi), counts])
+        self.state = side.put(
+            self.state,
+            topic_weights=type(weights)(log_theta, log_pi, beta, gamma),
+        )
+
+    def biases(self, side):
+        if not side.of(self.state, "bias").shape[1]:
+            return
+        arguments, (bias, bias_prior) = self.next("resample_biases")
+        prior, state, current, statistics, variance = arguments
+        assert_close(prior, side.of(self.spec, "bias_prior"))
+        assert_close(state, side.of(self.state, "bias_prior"))
+        assert_close(current, side.of(self.state, "bias"))
+        assert_close(tuple(statistics), tiny.bias_sums(side, self.state, self.data))
+        assert variance == self.state.rating_variance
+        self.state = side.put(self.state, bias=bias, bias_prior=bias_prior)
+
+    def rating_variance(self):
+        arguments, result = self.next("resample_rating_variance")
+        likelihood, current, squared_error, number = arguments
+        assert_close(likelihood, self.spec.likelihood)
+        assert current == self.state.rating_variance
+        assert_close(squared_error, tiny.squared_error(self.state, self.data))
+        assert number == tiny.NUM_RATINGS
+        self.state = self.state._replace(rating_variance=result)
+
+    def sweep(self):
+        """Expect the blocks in the order of DESIGN section 3."""
+        user, item = tiny.SIDES["user"], tiny.SIDES["item"]
+        self.factor_prior(user)
+        self.factor_prior(item)
+        self.factors(user)
+        self.factors(item)
+        if self.spec.num_item_topics > 1:
+            self.topics(item)
+        if self.spec.num_user_topics > 1:
+            self.topics(user)
+        self.weights(user)
+        self.weights(item)
+        self.biases(user)
+        self.biases(item)
+        self.rating_variance()
+        assert next(self.calls, None) is None
+
+
+def is_key(x):
+    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def replay_sweep(name, precision, stubs):
+    """Check all that the blocks of a sweep were given, and what became of it."""
+    spec, data, state = tiny.make(precision, SPECS[name])
+    new, info, calls = record_sweep(state, spec, data, stubs)
+    replay = Replay(state, spec, data, calls)
+    replay.sweep()
+    assert_close(new, replay.state)
+    # Every block has a key of its own.
+    assert len(set(replay.keys)) == len(replay.keys) > 0
+    check_info(info, new, spec, data)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_blocks_are_given_the_state_as_it_is(name, float64):
+    replay_sweep(name, float64, Stubs(float64.dtype))
+
+
+def check_info(info, state, spec, data):
+    """Compare the scalars of a sweep with their definitions."""
+    info, state = jax.tree.map(np.asarray, (info, state))
+    counts = {
+        side.name: tiny.topic_counts(side, state, data) for side in tiny.SIDES.values()
+    }
+    for name, count in counts.items():
+        of_topic = count.sum(axis=0)
+        assert getattr(info, f"num_{name}_topics") == np.count_nonzero(of_topic)
+        share = of_topic[of_topic > 0] / tiny.NUM_RATINGS
+        effective = np.exp(-np.sum(share * np.log(share))) if count.shape[1] else 0
+        assert_close(getattr(info, f"effective_{name}_topics"), effective)
+        side = tiny.SIDES[name]
+        weights = side.of(state, "topic_weights")
+        assert_close(side.of(info, "dish_concentration"), weights.dish_concentration)
+        assert_close(side.of(info, "table_concentration"), weights.table_concentration)
+        assert_close(
+            side.of(info, "bias_variance"), side.of(state, "bias_prior").variance
+        )
+    squares = tiny.squared_error(state, data)
+    assert_close(info.residual_rmse, np.sqrt(squares / tiny.NUM_RATINGS))
+    assert_close(info.rating_variance, state.rating_variance)
+    expected = tiny.joint(state, spec, data, topic_counts=tuple(counts.values()))
+    assert_close(info.log_joint, expected)
+
+
+class Forgetful(Stubs):
+    """Mutants of the sweep: one block does not see what the block before it did."""
+
+    def __init__(self, dtype, block, index, stale):
+        super().__init__(dtype)
+        self.block, self.index, self.stale, self.seen = block, index, stale, []
+
+    @contextlib.contextmanager
+    def installed(self):
+        with super().installed(), pytest.MonkeyPatch.context() as patch:
+            block = getattr(source, self.block)
+
+            def forgetful(*given):
+                given = list(given)
+                self.seen.append(given[self.index])
+                if len(self.seen) == 2:  # the other side, after the first is drawn
+                    given[self.index] = self.stale(*self.seen)
+                return block(*given)
+
+            patch.setattr(source, self.block, forgetful)
+            yield
+
+
+@pytest.mark.parametrize(
+    "block, index, stale",
+    [
+        # The items' factors given the users' old ones.
+        ("resample_factors", 3, lambda first, x: x[::-1]),
+        # The user topics given the old item topics, so with another residual.
+        ("resample_topics", 1, lambda first, x: x + 0.1),
+        # The items' biases with sums of before the users' were drawn.
+        ("resample_biases", 4, lambda first, x: x._replace(total=x.total + 0.1)),
+        # One key for both sides.
+        ("resample_row_weights", 0, lambda first, key: first),
+    ],
+)
+def test_a_mutant_of_the_sweep_is_found(block, index, stale, float64):
+    stubs = Forgetful(float64.dtype, block, index, stale)
+    with pytest.raises(AssertionError):
+        replay_sweep("weak limit and sticks", float64, stubs)
+
+
+# The sweep as it is shipped: one compilation, in float32, with everything sampled.
+
+
+@pytest.fixture(scope="module")
+def start():
+    """Spec, data and the way of `fit`: numbers as arrays, everything on the device."""
+    spec = tiny.make_spec()
+    data = tiny.make_data(np.float32)
+    return (
+        jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), spec),
+        jax.tree.map(jnp.asarray, data),
+    )
+
+
+def sweeps(start, seed, number=2):
+    spec, data = start
+    key = jax.random.key(seed)
+    state = init_state(jax.random.fold_in(key, 1_000), spec, data)
+    for t in range(number):
+        state, info = gibbs_sweep(jax.random.fold_in(key, t), state, spec, data)
+    return state, info
+
+
+def test_a_second_sweep_and_new_numbers_compile_nothing(start):
+    spec, data = start
+    sweeps(start, seed=0, number=1)
+    compiled = gibbs_sweep._cache_size(), init_state._cache_size()
+    sweeps(start, seed=1, number=3)
+    other = jax.tree.map(lambda x: 1.5 * x, spec)
+    sweeps((other, data), seed=0)
+    # Other ratings of nearly the same size.
+    fewer = tiny.lay_out(
+        tiny.USER[:-2], tiny.ITEM[:-2], tiny.RATING[:-2], 5, 4, tiny.SIZES
+    )[0]
+    sweeps((spec, jax.tree.map(jnp.asarray, fewer)), seed=0)
+    assert (gibbs_sweep._cache_size(), init_state._cache_size()) == compiled
+
+
+def test_a_key_gives_the_same_draws_and_another_key_others(start):
+    first, again, other = (sweeps(start, seed)[0] for seed in (7, 7, 8))
+    jax.tree.map(np.testing.assert_array_equal, first, again)
+    for side in tiny.SIDES.values():
+        number = 4
+        a, b = side.of(first, "factors"), side.of(other, "factors")
+        assert np.all(a[:number] != b[:number])
+        assert np.all(side.of(first, "bias") != side.of(other, "bias"))
+    assert first.rating_variance != other.rating_variance
+
+
+def test_everything_stays_finite_and_in_float32(start):
+    state, info = sweeps(start, seed=3, number=20)
+    for leaf in jax.tree.leaves((state, info)):
+        assert leaf.dtype in (np.float32, np.int32)
+        assert np.all(np.isfinite(leaf))
+    data = start[1]
+    assert np.all(np.asarray(state.user_topic_of_rating) < tiny.USER_TOPICS)
+    assert np.all(np.asarray(state.item_topic_of_rating) < tiny.ITEM_TOPICS)
+    for side in tiny.SIDES.values():
+        assert not np.any(side.of(state, "factors")[side.number(data) :])
+    assert state.rating_variance >= np.float32(0.083)
+
+
+# Types and keys, which need no compilation.
+
+
+def describe(tree):
+    return jax.tree.map(lambda x: (x.shape, x.dtype), tree)
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize(
+    "dtype, x64", [(np.float64, True), (np.float32, True), (np.float32, False)]
+)
+def test_a_sweep_keeps_shapes_and_types(name, dtype, x64):
+    with jax.enable_x64(x64):
+        data = tiny.make_data(dtype)
+        spec = jax.tree.map(lambda x: np.asarray(x, dtype), SPECS[name])
+        key = jax.random.key(0)
+        state = jax.eval_shape(init_state, key, spec, data)
+        new, info = jax.eval_shape(gibbs_sweep, key, state, spec, data)
+        assert describe(new) == describe(state)
+        assert not any(x.weak_type for x in jax.tree.leaves((state, new)))
+        for leaf in jax.tree.leaves((state, info)):
+            assert leaf.dtype in (dtype, np.int32)
+
+
+def trace(function, *arguments):
+    """Trace anew: a trace that is remembered would not be checked."""
+    jax.jit(lambda *given: function.__wrapped__(*given)).trace(*arguments)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_no_key_is_used_twice(name):
+    spec, data, state = tiny.make(tiny.PRECISIONS["float32"], SPECS[name])
+    with jax.debug_key_reuse(True):
+        trace(gibbs_sweep, jax.random.key(0), state, spec, data)
+        trace(init_state, jax.random.key(0), spec, data)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["resample_factors", "resample_topics", "resample_biases", "resample_row_weights"],
+)
+def test_a_key_used_twice_is_found(name, monkeypatch):
+    block = getattr(source, name)
+
+    def twice(*given):
+        block(*given)
+        return block(*given)
+
+    monkeypatch.setattr(source, name, twice)
+    spec, data, state = tiny.make(tiny.PRECISIONS["float32"])
+    with jax.debug_key_reuse(True), pytest.raises(jax.errors.KeyReuseError):
+        trace(gibbs_sweep, jax.random.key(0), state, spec, data)

@@ -1,0 +1,330 @@
+"""Tiny data and random states, and the model's sums once more, in plain numpy.
+
+Five users, four items, twelve ratings; one user has none, one pair is rated twice. The
+two sides differ in every size, so that a mix-up of sides cannot pass. Padding is filled
+with numbers that must not matter.
+"""
+
+import contextlib
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+from im3f_jax.data.layout import BlockSizes, lay_out
+from im3f_jax.gibbs.state import BiasPriorState, FactorPriorState, State, TopicWeights
+from im3f_jax.model.bias_prior import TopicNormal
+from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
+from im3f_jax.model.likelihood import Gaussian
+from im3f_jax.model.log_joint import log_joint
+from im3f_jax.model.scalars import Gamma, InverseGamma
+from im3f_jax.model.spec import ModelSpec
+from im3f_jax.model.topic_prior import HDP, FiniteDirichlet, NoTopics
+from tests.quick import quick_jit
+
+NUM_USERS, NUM_ITEMS, NUM_RATINGS = 5, 4, 12
+LATENT_DIM, USER_TOPICS, ITEM_TOPICS = 2, 3, 4
+
+# In no order; user 3 has no rating, user 4 rated item 1 twice.
+USER = np.array([4, 0, 1, 2, 0, 4, 0, 1, 2, 4, 0, 1])
+ITEM = np.array([1, 2, 0, 1, 0, 2, 3, 2, 0, 1, 1, 1])
+RATING = np.array([3.0, 4, 1, 5, 2, 3, 4, 5, 2, 1, 3, 4])
+
+SIZES = BlockSizes(block=4, group=8, rows=64, chunk=16)
+
+
+class Precision(NamedTuple):
+    """A float type, and how closely differences of log densities (nats) then agree."""
+
+    dtype: type
+    atol: float
+    rtol: float
+
+
+# The log joint of the tiny data is some hundreds of nats: float32 gives it in steps of
+# 3e-5, and it is a sum of a hundred terms.
+PRECISIONS = {
+    "float64": Precision(np.float64, 1e-9, 1e-9),
+    "float32": Precision(np.float32, 2e-3, 2e-4),
+}
+
+
+@contextlib.contextmanager
+def in_precision(name):
+    """Run JAX in a precision of PRECISIONS."""
+    with jax.enable_x64(name == "float64"):
+        yield PRECISIONS[name]
+
+
+@dataclass(frozen=True)
+class Side:
+    """Where a side's things are. Its biases are indexed by the other side's topics."""
+
+    name: str
+    other_name: str
+
+    @property
+    def other(self):
+        return SIDES[self.other_name]
+
+    def of(self, owner, what):
+        """Get an attribute such as user_factors or user_blocks."""
+        return getattr(owner, f"{self.name}_{what}")
+
+    def put(self, state, **values):
+        """Replace fields of a state, named without the side."""
+        return state._replace(**{f"{self.name}_{k}": v for k, v in values.items()})
+
+    def rows(self, data):
+        """Row of each rating."""
+        return getattr(data, self.name)
+
+    def number(self, data):
+        """Number of rows that are not padding."""
+        return int(getattr(data, f"num_{self.name}s"))
+
+
+SIDES = {"user": Side("user", "item"), "item": Side("item", "user")}
+
+
+def make_data(dtype, sizes=SIZES):
+    """Lay the twelve ratings out."""
+    return lay_out(USER, ITEM, RATING, NUM_USERS, NUM_ITEMS, sizes, dtype)[0]
+
+
+def make_spec(user_topics="weak_limit", item_topics="stick_breaking"):
+    """Make a spec of which everything is sampled and no two numbers are equal.
+
+    A construction for each side, or "finite" or "none".
+    """
+
+    def topics(kind, number, extra):
+        match kind:
+            case "none":
+                return NoTopics()
+            case "finite":
+                return FiniteDirichlet(number, 3.0 + extra)
+            case _:
+                return HDP(
+                    number, kind, Gamma(2.0 + extra, 1.5), Gamma(3.0 + extra, 0.8)
+                )
+
+    return ModelSpec(
+        latent_dim=LATENT_DIM,
+        likelihood=Gaussian(InverseGamma(2.5, 0.8), 0.083),
+        factor_prior=NormalWishart(0.7, 4.5, 0.2, 3.0),
+        user_bias_prior=TopicNormal(
+            InverseGamma(3.0, 0.4), InverseGamma(2.2, 0.3), -0.3
+        ),
+        item_bias_prior=TopicNormal(
+            InverseGamma(3.5, 0.6), InverseGamma(2.7, 0.5), 0.4
+        ),
+        user_topic_prior=topics(user_topics, USER_TOPICS, 0.25),
+        item_topic_prior=topics(item_topics, ITEM_TOPICS, 0.5),
+        global_bias=2.9,
+    )
+
+
+def make_fixed_spec(variance=0.0, topic_mean_variance=0.0):
+    """Make M3F: finite topics, one on the items' side, and nothing global sampled."""
+    return ModelSpec(
+        latent_dim=LATENT_DIM,
+        likelihood=Gaussian(0.7, 0.083),
+        factor_prior=IsotropicNormal(1.7),
+        user_bias_prior=TopicNormal(variance, topic_mean_variance, -0.3),
+        item_bias_prior=TopicNormal(variance, topic_mean_variance, 0.4),
+        user_topic_prior=FiniteDirichlet(2, 3.0),
+        item_topic_prior=FiniteDirichlet(1, 5.0),
+        global_bias=2.9,
+    )
+
+
+def positive_definite(rng, dim=LATENT_DIM):
+    root = rng.normal(size=(dim, dim + 2))
+    return root @ root.T / dim + 0.3 * np.eye(dim)
+
+
+def make_state(spec, data, seed=0):
+    """Make a state at random, without the library's samplers.
+
+    One topic of each side that has several holds no rating.
+    """
+    rng = np.random.default_rng(seed)
+    dtype = data.rating.dtype
+    (num_slots,) = data.rating.shape
+
+    def factors(rows, number):
+        values = rng.normal(size=(rows, LATENT_DIM))
+        values[number:] = 0
+        return values
+
+    def factor_prior():
+        return FactorPriorState(rng.normal(size=LATENT_DIM), positive_definite(rng))
+
+    def bias_prior(num_topics):
+        return BiasPriorState(
+            rng.normal(size=num_topics), rng.uniform(0.2, 1), rng.uniform(0.2, 1)
+        )
+
+    def weights(rows, num_topics):
+        if not num_topics:
+            empty = np.zeros((rows, 0))
+            return TopicWeights(empty, empty[0], np.ones(()), np.ones(()))
+        theta = rng.dirichlet(np.full(num_topics, 1.3), size=rows)
+        pi = rng.dirichlet(np.full(num_topics, 2.0))
+        return TopicWeights(
+            np.log(theta), np.log(pi), rng.uniform(0.5, 2), rng.uniform(1, 4)
+        )
+
+    def topics(num_topics):
+        used = num_topics - 1 if num_topics > 1 else num_topics
+        values = rng.integers(max(used, 1), size=num_slots)
+        # The empty topic is neither the first nor the last.
+        return np.where(values >= 1, values + (num_topics > 1), values)
+
+    users, items = spec.num_user_topics, spec.num_item_topics
+    state = State(
+        user_factors=factors(data.user_rows, NUM_USERS),
+        item_factors=factors(data.item_rows, NUM_ITEMS),
+        user_factor_prior=factor_prior(),
+        item_factor_prior=factor_prior(),
+        user_bias=rng.normal(size=(data.user_rows, items)),
+        item_bias=rng.normal(size=(data.item_rows, users)),
+        user_bias_prior=bias_prior(items),
+        item_bias_prior=bias_prior(users),
+        user_topic_of_rating=topics(users).astype(np.int32),
+        item_topic_of_rating=topics(items).astype(np.int32),
+        user_topic_weights=weights(data.user_rows, users),
+        item_topic_weights=weights(data.item_rows, items),
+        rating_variance=rng.uniform(0.3, 1.5),
+        global_bias=2.9,
+    )
+    return jax.tree.map(
+        lambda x: x if np.asarray(x).dtype == np.int32 else np.asarray(x, dtype), state
+    )
+
+
+def make(precision, spec=None, seed=0, sizes=SIZES):
+    """Make a spec, data and a random state."""
+    spec = make_spec() if spec is None else spec
+    data = make_data(precision.dtype, sizes)
+    return spec, data, make_state(spec, data, seed)
+
+
+def transplant(state, data, seed=50):
+    """Carry a state over to another layout of the same ratings, with other padding."""
+    spec = make_spec()
+    rows = {"user": NUM_USERS, "item": NUM_ITEMS}
+    result = make_state(spec, data, seed)
+
+    def take(new, old, number):
+        new = new.copy()
+        new[:number] = old[:number]
+        return new
+
+    for side in SIDES.values():
+        number = rows[side.name]
+        weights = side.of(state, "topic_weights")
+        theta = side.of(result, "topic_weights").log_row_weights
+        theta = take(theta, weights.log_row_weights, number)
+        topic = side.of(result, "topic_of_rating")
+        result = side.put(
+            result,
+            factors=take(side.of(result, "factors"), side.of(state, "factors"), number),
+            bias=take(side.of(result, "bias"), side.of(state, "bias"), number),
+            factor_prior=side.of(state, "factor_prior"),
+            bias_prior=side.of(state, "bias_prior"),
+            topic_weights=weights._replace(log_row_weights=theta),
+            topic_of_rating=take(topic, side.of(state, "topic_of_rating"), NUM_RATINGS),
+        )
+    return result._replace(
+        rating_variance=state.rating_variance, global_bias=state.global_bias
+    )
+
+
+_joint = quick_jit(log_joint)
+
+
+def joint(state, spec, data, **given):
+    """Log joint of a state, as a number."""
+    return float(_joint(state, spec, data, **given))
+
+
+def assert_same_differences(conditional, joint, precision):
+    """Log densities at several values differ by the same, whichever way."""
+    conditional, joint = np.float64(conditional), np.float64(joint)
+    assert conditional.shape == joint.shape and len(joint) > 1
+    assert np.ptp(joint) > 0.05, "the values are too alike to tell anything"
+    np.testing.assert_allclose(
+        conditional - conditional[0],
+        joint - joint[0],
+        atol=precision.atol,
+        rtol=precision.rtol,
+    )
+
+
+# The model's sums once more, over the ratings one by one.
+
+
+def residual(state, data, *, without):
+    """Ratings less chi_0 and less all parts of their means but those left out.
+
+    `without` holds names among factors, user_bias, item_bias; float64, 0 in padding.
+    """
+    result = np.zeros(len(data.rating))
+    for n in range(NUM_RATINGS):
+        u, j = data.user[n], data.item[n]
+        mean = float(state.global_bias)
+        if "factors" not in without:
+            mean += np.dot(
+                np.float64(state.user_factors[u]), np.float64(state.item_factors[j])
+            )
+        if "user_bias" not in without and state.user_bias.shape[1]:
+            mean += float(state.user_bias[u, state.item_topic_of_rating[n]])
+        if "item_bias" not in without and state.item_bias.shape[1]:
+            mean += float(state.item_bias[j, state.user_topic_of_rating[n]])
+        result[n] = float(data.rating[n]) - mean
+    return result
+
+
+def squared_error(state, data):
+    """Sum of squared residuals."""
+    return float(np.sum(residual(state, data, without=()) ** 2))
+
+
+def topic_counts(side, state, data):
+    """Ratings in each (row, topic) cell of a side's own topics, int32."""
+    topic = side.of(state, "topic_of_rating")
+    counts = np.zeros(side.of(state, "topic_weights").log_row_weights.shape, np.int32)
+    for n in range(NUM_RATINGS if counts.shape[1] else 0):
+        counts[side.rows(data)[n], topic[n]] += 1
+    return counts
+
+
+def bias_sums(side, state, data):
+    """Count and sum of residuals in each cell of a side's biases."""
+    x = residual(state, data, without=(f"{side.name}_bias",))
+    topic = side.other.of(state, "topic_of_rating")
+    shape = side.of(state, "bias").shape
+    count, total = np.zeros(shape, np.int32), np.zeros(shape)
+    for n in range(NUM_RATINGS):
+        cell = side.rows(data)[n], topic[n]
+        count[cell] += 1
+        total[cell] += x[n]
+    return count, total
+
+
+def log_inverse_gamma(x, shape, scale):
+    return stats.invgamma.logpdf(x, float(shape), scale=float(scale))
+
+
+def log_gamma_density(x, shape, rate):
+    return stats.gamma.logpdf(x, float(shape), scale=1 / float(rate))
+
+
+def found():
+    """Expect that a mutant's differences are not those of the log joint."""
+    return pytest.raises(AssertionError, match="Not equal to tolerance")
