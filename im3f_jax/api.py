@@ -527,7 +527,7 @@ def _check_host_memory(
         return
     fits = limit // (draw * num_chains)
     advice = (
-        f"thinning={math.ceil(num_samples / fits)} fits" if fits else "no thinning fits"
+        f"thinning={num_samples // (fits + 1) + 1} fits" if fits else "no thinning fits"
     )
     raise InputError(
         f"The kept draws would take {format_bytes(needed)} of host memory, more than "

@@ -500,7 +500,7 @@ def map_settings(spec: ModelSpec, data: RatingLayout) -> tuple[Array, Array]:
     variance = jnp.where(variance > 0, variance, 1e-2)
     precision = getattr(spec.factor_prior, "precision", None)
     if precision is None:
-        precision = jnp.sqrt(spec.latent_dim / (0.5 * variance))
+        precision = jnp.sqrt(spec.latent_dim / (0.1 * variance))
     fixed = spec.likelihood.variance
     if isinstance(fixed, InverseGamma):
         fixed = 0.7 * variance

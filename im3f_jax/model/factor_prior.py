@@ -62,8 +62,8 @@ class NormalWishart:
 class IsotropicNormal:
     """a_u ~ Normal(0, I / precision), fixed: the prior of PMF.
 
-    `precision` None is the default: the prior variance of a_u . b_j is half of the
-    variance of the training ratings.
+    `precision` None is the default: the prior variance of a_u . b_j is a tenth of the
+    variance of the training ratings (chosen on ML-100K random90_1).
     """
 
     precision: float | None = None

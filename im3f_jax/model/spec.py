@@ -218,7 +218,7 @@ def resolve(spec: ModelSpec, mean: float, variance: float, step: float) -> Model
             ),
         )
     else:
-        product = math.sqrt(0.5 * variance / spec.latent_dim)
+        product = math.sqrt(0.1 * variance / spec.latent_dim)
         factors = IsotropicNormal(default(spec.factor_prior.precision, 1 / product))
     return ModelSpec(
         latent_dim=spec.latent_dim,

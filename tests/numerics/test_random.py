@@ -70,6 +70,22 @@ def test_log_gammas_of_small_shapes_have_no_hidden_floor(log_gammas):
     assert np.mean(np.abs(steps - np.round(steps)) < 1e-3) < 0.5
 
 
+def test_log_gamma_goes_on_where_many_proposals_are_rejected(monkeypatch):
+    # Above COMPACT elements, an eighth of them may be proposed again at a time. Here
+    # half of the proposals are refused, whatever they are: the distribution is as was.
+    propose = random._propose
+
+    def refuse_half(key, d):
+        log_v, accept = propose(key, d)
+        coin = jax.random.bernoulli(jax.random.fold_in(key, 7), 0.5, d.shape)
+        return log_v, accept & coin
+
+    monkeypatch.setattr(random, "_propose", refuse_half)
+    shape = np.full(random.COMPACT, 0.7, np.float32)
+    draws = quick_jit(lambda key: random.log_gamma(key, shape))(jax.random.key(11))
+    assert_ks(draws, lambda x: log_gamma_cdf(x, np.float64(np.float32(0.7))))
+
+
 def test_fine_uniform_is_open_and_uniform():
     draws = quick_jit(lambda key: random._fine_uniform(key, (100_000,), jnp.float32))(
         jax.random.key(2)

@@ -1,0 +1,140 @@
+"""The MAP fit: its gradients, its objective, and that it ends at a mode."""
+
+import jax
+import numpy as np
+import pytest
+
+import im3f_jax as im3f
+from im3f_jax.inference.warm_start import _weighted_sums, fit_map
+from tests import fits, tiny
+
+
+@pytest.mark.parametrize("name", list(tiny.SIDES))
+@pytest.mark.parametrize(
+    "sizes", [tiny.SIZES, tiny.BlockSizes(block=2, group=2, rows=2, chunk=16)]
+)
+def test_sums_by_blocks_are_sums_over_ratings(name, sizes):
+    side = tiny.SIDES[name]
+    data = tiny.make_data(np.float32, sizes)
+    rng = np.random.default_rng(1)
+    other_rows = side.other.of(data, "rows")
+    other = rng.normal(size=(other_rows, 3)).astype(np.float32)
+    values = rng.normal(size=len(data.rating)).astype(np.float32)
+    values[tiny.NUM_RATINGS :] = 0  # as `fit_map` masks them
+    expected = np.zeros((side.of(data, "rows"), 3))
+    for n in range(tiny.NUM_RATINGS):
+        row, other_row = side.rows(data)[n], side.other.rows(data)[n]
+        expected[row] += values[n] * np.float64(other[other_row])
+    found = jax.jit(_weighted_sums)(values, other, side.of(data, "blocks"))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def pmf():
+    """Fit PMF to fits.data(); and the ratings less the global bias."""
+    train, test = fits.data()
+    return fits.fit(im3f.PMF(2), train, test)
+
+
+def numbers(posterior):
+    """sigma^2 and the precision of the factors."""
+    spec = posterior.spec
+    return spec.likelihood.variance, spec.factor_prior.precision
+
+
+def objective(a, b, posterior, train):
+    """The negative log joint of PMF once more, in numpy."""
+    variance, precision = numbers(posterior)
+    user, item = posterior.user_row[train.user], posterior.item_row[train.item]
+    error = train.rating - posterior.spec.global_bias - np.sum(a[user] * b[item], 1)
+    return 0.5 * (error @ error / variance + precision * (np.sum(a**2) + np.sum(b**2)))
+
+
+def least_squares(a, b, posterior, train, rounds):
+    """Alternating least squares: each half round is exact."""
+    variance, precision = numbers(posterior)
+    x = train.rating - posterior.spec.global_bias
+    user, item = posterior.user_row[train.user], posterior.item_row[train.item]
+    for _ in range(rounds):
+        for mine, other, row, column in ((a, b, user, item), (b, a, item, user)):
+            for r in range(len(mine)):
+                seen = other[column[row == r]]
+                gram = seen.T @ seen / variance + precision * np.eye(seen.shape[1])
+                mine[r] = np.linalg.solve(gram, seen.T @ x[row == r] / variance)
+    return a, b
+
+
+@pytest.mark.relaxed
+def test_pmf_ends_near_a_mode(pmf):
+    train, _ = fits.data()
+    a, b = (np.float64(f[0, 0]) for f in pmf.draws[:2])
+    reached = objective(a, b, pmf, train)
+    # The trace has the objective before the last step.
+    assert -pmf.trace["log_joint"][0, 0] == pytest.approx(reached, rel=1e-3)
+    nearest = objective(*least_squares(a.copy(), b.copy(), pmf, train, 40), pmf, train)
+    assert nearest <= reached < nearest + 0.002 * abs(nearest)
+    # And the mode is none of the poor ones: no random start ends much lower.
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        start = rng.normal(size=a.shape), rng.normal(size=b.shape)
+        other = objective(*least_squares(*start, pmf, train, 40), pmf, train)
+        assert reached < 1.01 * other
+
+
+@pytest.mark.relaxed
+def test_the_objective_falls_and_is_that_of_pmf(pmf):
+    from im3f_jax.data.layout import lay_out
+
+    train, _ = fits.data()
+    layout, _ = lay_out(
+        pmf.user_row[train.user], pmf.item_row[train.item], train.rating, 59, 39
+    )
+    variance, precision = map(np.float32, numbers(pmf))
+    bias = np.float32(pmf.spec.global_bias)
+    result = fit_map(
+        jax.random.key(0), jax.device_put(layout), 2, bias, variance, precision, 60
+    )
+    values = np.asarray(result.objective)
+    assert np.isfinite(values).all()
+    # Adam's steps of 0.03 overshoot near the end, by little.
+    assert values[-1] < 0.9 * values[0]
+    assert np.max(np.diff(values)) < 0.002 * values[0]
+    a, b = np.float64(result.user_factors), np.float64(result.item_factors)
+    assert not a[59:].any() and not b[39:].any()  # padding
+    reached = objective(a[:60], b[:40], pmf, train)
+    assert values[-1] == pytest.approx(reached, rel=2e-3)
+
+
+@pytest.mark.relaxed
+def test_pmf_is_a_posterior_of_one_draw(pmf):
+    train, test = fits.data()
+    assert pmf.num_kept == 1
+    assert pmf.draws.global_bias.shape == (1, 1)
+    # Its variance, where none is given, is 0.7 times that of the training ratings.
+    assert pmf.spec.likelihood.variance == pytest.approx(0.7 * np.var(train.rating))
+    np.testing.assert_allclose(
+        pmf.predict(test.user_ids, test.item_ids), pmf.test_predictions, rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        pmf.predict(train.user_ids, train.item_ids), pmf.train_predictions, rtol=1e-5
+    )
+    scores = pmf.evaluate(test)
+    assert scores["rmse"] < np.std(test.rating)
+    assert scores["num_cold"] > 0
+    # A cold user's vector is the prior's mean, 0.
+    cold = pmf.predict([fits.COLD_USER], [0])
+    np.testing.assert_allclose(cold, pmf.spec.global_bias, rtol=1e-6)
+    assert len(pmf.trace_frame()) == 1
+
+
+@pytest.mark.relaxed
+def test_pmf_follows_the_scale_of_the_ratings(pmf):
+    # In hundredths: the model is the same, and so are the predictions.
+    train, test = fits.data()
+    small = fits.with_ratings(train, train.rating / 100)
+    fitted = fits.fit(im3f.PMF(2, rating_variance=numbers(pmf)[0] / 1e4), small, None)
+    assert fitted.spec.likelihood.variance == numbers(pmf)[0] / 1e4
+    found = 100 * fitted.predict(test.user_ids, test.item_ids)
+    expected = pmf.predict(test.user_ids, test.item_ids)
+    # Adam takes other steps on another scale, to the same mode.
+    assert np.sqrt(np.mean((found - expected) ** 2)) < 0.1
