@@ -522,7 +522,8 @@ def dense_posterior(side, spec, data, state, sums, variance, tau2):
 resample = quick_jit(jax.vmap(biases.resample_biases, (0, *[None] * 5)))
 
 
-def test_draws(side):
+def test_draws():
+    side = tiny.SIDES["item"]
     spec, data, state = tiny.make(tiny.PRECISIONS["float32"])
     sums, prior = statistics(side, state, data), prior_of(side, spec)
     bias_prior, bias = side.of(state, "bias_prior"), side.of(state, "bias")
@@ -558,7 +559,8 @@ def log_cdf(x, shape, scale):
     return stats.invgamma.logcdf(x, float(shape), scale=float(scale))
 
 
-def test_fixed_numbers_stay_and_zeros_make_the_model_of_the_paper(side):
+def test_fixed_numbers_stay_and_zeros_make_the_model_of_the_paper():
+    side = tiny.SIDES["item"]
     spec, data, state = tiny.make(tiny.PRECISIONS["float32"])
     sums, bias = statistics(side, state, data), side.of(state, "bias")
     num_topics = bias.shape[1]

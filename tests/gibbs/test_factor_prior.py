@@ -112,7 +112,8 @@ def test_a_mutant_is_found(side, mutant, name):
         check(side, precision, mutant)
 
 
-def test_draws(side):
+def test_draws():
+    side = tiny.SIDES["user"]
     spec, data, state = tiny.make(tiny.PRECISIONS["float32"])
     given = side.of(state, "factors"), np.int32(side.number(data))
     draw = quick_jit(jax.vmap(resample_factor_prior, (None, 0, None, None)))

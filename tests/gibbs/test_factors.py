@@ -135,7 +135,8 @@ def test_conditional_does_not_depend_on_blocks_and_padding(side, float64, sizes)
         np.testing.assert_allclose(a[:number], b[:number], atol=1e-12)
 
 
-def test_draws(side):
+def test_draws():
+    side = tiny.SIDES["user"]
     _, data, state = tiny.make(tiny.PRECISIONS["float32"])
     given = arguments(side, state, data)
     draw = quick_jit(

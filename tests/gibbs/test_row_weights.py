@@ -76,7 +76,8 @@ def test_a_mutant_is_found(side, mutant, float64):
         check(side, float64, mutant)
 
 
-def test_draws(side):
+def test_draws():
+    side = tiny.SIDES["item"]
     _, data, state = tiny.make(tiny.PRECISIONS["float32"])
     concentration, counts = given(side, state, data)
     number = side.number(data)

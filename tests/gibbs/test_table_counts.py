@@ -87,7 +87,8 @@ def test_a_mutant_is_found(side, mutant, float64):
         check(side, float64, mutant)
 
 
-def test_draws(side):
+def test_draws():
+    side = tiny.SIDES["item"]
     _, data, state = tiny.make(tiny.PRECISIONS["float32"])
     counts = 3 * tiny.topic_counts(side, state, data)
     weights = side.of(state, "topic_weights")

@@ -131,11 +131,11 @@ def test_resolve_keeps_what_is_given():
     assert resolve(given, mean=3.5, variance=1.2, step=0.5) == given
 
 
-def test_the_default_precision_of_pmf_halves_the_variance():
+def test_the_default_precision_of_pmf_gives_a_tenth_of_the_variance():
     spec = ModelSpec(latent_dim=10, factor_prior=IsotropicNormal())
     precision = resolve(spec, 3.5, 1.2, 1.0).factor_prior.precision
     # Variance of a . b: D products of independent normals of variance 1 / precision.
-    assert 10 / precision**2 == pytest.approx(0.6)
+    assert 10 / precision**2 == pytest.approx(0.12)
 
 
 def test_constant_ratings_still_give_proper_priors():
