@@ -96,6 +96,7 @@ def load(path: str | os.PathLike) -> Posterior:
     InputError
         If the file is no saved posterior, or has another format version.
     """
+    unreadable = (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file)
@@ -103,14 +104,17 @@ def load(path: str | os.PathLike) -> Posterior:
         if header["format"] != FORMAT:
             raise ValueError(f"its format is {header['format']!r}")
         version = header["format_version"]
-    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        if version == FORMAT_VERSION:
+            return _restore(header, arrays)
+    except unreadable as error:
         raise InputError(f"{path} is not a saved posterior ({error}).") from None
-    if version != FORMAT_VERSION:
-        raise InputError(
-            f"{path} has format version {version}, but this version of im3f_jax reads "
-            f"version {FORMAT_VERSION}."
-        )
+    raise InputError(
+        f"{path} has format version {version}, but this version of im3f_jax reads "
+        f"version {FORMAT_VERSION}."
+    )
 
+
+def _restore(header: dict, arrays: dict[str, np.ndarray]) -> Posterior:
     def group(prefix: str) -> dict[str, np.ndarray]:
         return {
             name.removeprefix(prefix): values
