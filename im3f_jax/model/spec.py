@@ -171,7 +171,7 @@ def _optional(
             )
         return
     number = isinstance(value, Real) and not isinstance(value, bool)
-    fits = number and math.isfinite(value)
+    fits = number and abs(value) < 3e38  # finite in float32 too; NaN is refused
     if fits and positive:
         fits = value >= 0 if zero else value > 0
     if not fits:

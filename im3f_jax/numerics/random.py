@@ -92,10 +92,12 @@ def _propose(key: Array, d: Array) -> tuple[Array, Array]:
     # V = (1 + y)^3; log U <= x^2/2 + d (1 - V + log V). For large d the terms cancel,
     # so they are summed from small parts.
     y = x * lax.rsqrt(9 * d)
-    positive = y > -1
-    log_1p = jnp.log1p(jnp.where(positive, y, 0))
+    negative = y <= -1
+    log_1p = jnp.log1p(jnp.where(negative, 0, y))
     slack = d * (3 * (log_1p - y) - y * y * (3 + y))
-    return 3 * log_1p, positive & (log_u <= 0.5 * x * x + slack)
+    # Said by what is rejected: NaN is accepted, and found by the check of the state. It
+    # would be proposed again without end.
+    return 3 * log_1p, ~(negative | (log_u > 0.5 * x * x + slack))
 
 
 def _marsaglia_tsang(key: Array, d: Array, done: Array) -> Array:
@@ -184,7 +186,8 @@ def truncated_inverse_gamma(
     """
     dtype = jnp.result_type(shape)
     # In units of 1/scale: q = p * scale ~ Gamma(shape, 1) on (0, bound].
-    bound = scale / jnp.maximum(floor, jnp.finfo(dtype).tiny)
+    tiny = jnp.finfo(dtype).tiny
+    bound = jnp.maximum(scale / jnp.maximum(floor, tiny), tiny)
     mode, spread = shape - 1, jnp.sqrt(shape)
     tangent = (bound < mode - 0.5 * spread) | ((shape < 20) & (bound < shape))
     peak = jnp.minimum(jnp.maximum(mode, 0), bound)
@@ -207,12 +210,12 @@ def truncated_inverse_gamma(
             peak > 0, mode * jnp.log1p(jnp.maximum(ratio, -1)) - (q - peak), -q
         )
         gap = gap - slope * (q - bound)
-        accept = jnp.log(standard_uniform(accept_key, (), dtype)) <= gap
-        return q, accept & (q > 0)
+        reject = jnp.log(standard_uniform(accept_key, (), dtype)) > gap
+        return q, ~(reject | (q <= 0))  # NaN is accepted, as in `_propose`
 
     def from_gamma(key):
         q = jnp.exp(log_gamma(key, jnp.asarray(shape, dtype)))
-        return q, q <= bound
+        return q, ~(q > bound)
 
     def body(carry):
         _, _, key = carry

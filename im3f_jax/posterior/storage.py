@@ -98,7 +98,8 @@ def load(path: str | os.PathLike) -> Posterior:
     """
     unreadable = (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here: np.load leaves a file open that turns out to be no zip.
+        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = dict(file)
         header = json.loads(str(arrays.pop("header")))
         if header["format"] != FORMAT:

@@ -205,14 +205,12 @@ def test_running_errors_are_those_of_the_mean_of_the_kept_draws():
 
 def test_without_a_test_set_and_without_train_predictions():
     train, _ = fits.data()
-    posterior = fits.fit(BPMF, train, None)
+    posterior = fits.fit(BPMF, train, None, track_train=False)
     assert posterior.test_predictions is None
-    assert np.isnan(posterior.trace["test_rmse"]).all()
-    assert np.isnan(posterior.trace["test_rmse_draw"]).all()
-    posterior = fits.fit(BPMF, track_train=False)
     assert posterior.train_predictions is None
-    assert np.isnan(posterior.trace["train_rmse"]).all()
-    # Neither changes a draw.
+    for name in ("test_rmse", "test_rmse_draw", "train_rmse", "train_rmse_draw"):
+        assert np.isnan(posterior.trace[name]).all()
+    # What is predicted on the way changes no draw.
     for name in ("rating_variance", "log_joint"):
         np.testing.assert_allclose(
             posterior.trace[name], fits.posterior("BPMF").trace[name], rtol=1e-4
@@ -423,10 +421,11 @@ def test_every_array_of_the_state_is_watched(name):
     loop, carry = some_carry()
     assert loop._check(carry, 4, 5) is None
     first, *rest = name.split(".")
-    inner = getattr(carry.state, first)
-    bad = inner * np.nan
+    bad = getattr(carry.state, first)
     if rest:
-        bad = inner._replace(**{rest[0]: getattr(inner, rest[0]) * np.nan})
+        bad = bad._replace(**{rest[0]: getattr(bad, rest[0]) * np.nan})
+    else:
+        bad = bad * np.nan
     broken = carry._replace(state=carry.state._replace(**{first: bad}))
     with pytest.raises(im3f.SamplingError, match=rf"sweep 5 .*sweep 4\): {name}\. "):
         loop._check(broken, 4, 5)

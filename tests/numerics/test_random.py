@@ -327,3 +327,25 @@ def test_tables_of_empty_restaurants(tables):
     keys = jax.random.split(jax.random.key(10), 20_000)
     draws = tables(keys, np.zeros((3, 3), np.int32), np.float32([0.7, 2.0, 1.6]))
     assert not np.any(draws)
+
+
+@pytest.mark.parametrize("size", [4, random.COMPACT])
+def test_a_gamma_of_what_is_no_number_is_none(size):
+    # Were NaN rejected, it would be proposed again without end.
+    shape = np.ones(size, np.float32)
+    shape[:3] = np.nan, np.inf, -2.0
+    draws = np.asarray(quick_jit(random.log_gamma)(jax.random.key(11), shape))
+    assert np.isnan(draws[[0, 2]]).all() and draws[1] == np.inf
+    assert np.isfinite(draws[3:]).all()
+
+
+def test_a_variance_of_what_is_no_number_is_none():
+    draw = quick_jit(random.truncated_inverse_gamma)
+    key = jax.random.key(12)
+    shape, scale, floor = np.float32(50.0), np.float32(20.0), np.float32(0.1)
+    for bad in (np.float32(np.nan), np.float32(np.inf)):
+        assert not np.isfinite(draw(key, shape, bad, floor))
+    assert np.isnan(draw(key, np.float32(np.nan), scale, floor))
+    assert np.isnan(draw(key, shape, scale, np.float32(np.nan)))
+    # And where the bound on the precision underflows, the variance is its floor.
+    assert draw(key, shape, np.float32(1e-3), np.float32(1e38)) == np.float32(1e38)
