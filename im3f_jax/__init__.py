@@ -26,6 +26,8 @@ _PUBLIC = {
     "ModelSpec": "im3f_jax.model.spec",
     "InverseGamma": "im3f_jax.model.scalars",
     "Gamma": "im3f_jax.model.scalars",
+    "NormalWishart": "im3f_jax.model.factor_prior",
+    "IsotropicNormal": "im3f_jax.model.factor_prior",
     # pure functions, for those who compose
     "gibbs_sweep": "im3f_jax.gibbs.sweep",
     "init_state": "im3f_jax.gibbs.init",
