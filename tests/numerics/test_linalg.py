@@ -14,8 +14,8 @@ WAYS = {
     "by_platform": linalg.draw_gaussians,
 }
 # One dimension; below, at and above the width of a panel; not a multiple of it; many.
-# Rows: not a multiple of 64, prime to it, fewer than it, and several chunks of it.
-SIZES = [(1, 96), (7, 65), (8, 128), (9, 96), (13, 3), (40, 96)]
+# Rows: not a multiple of a chunk, prime to it, fewer than it, and several of it.
+SIZES = [(1, 96), (4, 65), (5, 128), (9, 96), (13, 3), (40, 256), (64, 64)]
 jitted = {name: quick_jit(way) for name, way in WAYS.items()}
 
 
