@@ -4,7 +4,9 @@ Strong moods and contexts: user and item topics between which the biases differ 
 about 1, twice the noise of a rating. The design is not blind: it, the start over four
 topics and the rule of half the gap were settled after first trials, in which chains
 from one topic stayed in wrong modes; the seed and the 10 % of the variance never
-changed. The best that any model can do is to predict by the planted parameters themselves
+changed.
+
+The best that any model can do is to predict by the planted parameters themselves
 ("oracle"). The means of the planted model have rank 2 + 3 + 2, and BPMF with 2 factors
 leaves most of five dimensions out: of the gap in squared error between it and the
 oracle, iM3F with the same 2 factors has to close half, and half of that in log density.
