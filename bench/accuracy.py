@@ -21,10 +21,17 @@ def _m3f(dim, user_topics=2, item_topics=2, **more):
 
 
 def _im3f(dim, **more):
-    return im3f.IM3F(dim, **({"max_user_topics": 16, "max_item_topics": 16} | more))
+    settings = {
+        "max_user_topics": 16,
+        "max_item_topics": 16,
+        "user_table_concentration": 10.0,
+        "item_table_concentration": 10.0,
+    }
+    return im3f.IM3F(dim, **(settings | more))
 
 
-# name -> latent dimension -> model. The first three are what is reported.
+# name -> latent dimension -> model. Where the name does not say otherwise, the settings
+# of IM3F that were compared have truncation 16 and table concentrations 10.
 SETTINGS = {
     "BPMF": im3f.BPMF,
     "M3F(2,1)": lambda d: _m3f(d, 2, 1),

@@ -17,10 +17,9 @@ __all__ = ["TABLES", "main", "render"]
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 NAMES = {
-    "IM3F, rating variance 0.7, bias variance 0.02": "IM3F, chosen on random90_1",
+    "IM3F, table concentration 1": "IM3F, chosen on random90_1 (truncation 16)",
     "M3F(2,2), rating variance 0.7, bias variance 0.02": "M3F(2,2), chosen likewise",
     "IM3F": "IM3F, defaults (truncation 64)",
-    "IM3F, truncation 16": "IM3F, defaults, truncation 16",
 }
 
 
@@ -49,8 +48,6 @@ def accuracy(*names):
         result = _read(name)
         where = f"{result['data']} {result['rows']}, D={result['latent_dim']}"
         for model, found in result["results"].items():
-            if model == "PMF":  # its default prior has changed since
-                continue
             topics = "-"
             if found["num_user_topics"] or found["num_item_topics"]:
                 topics = " / ".join(

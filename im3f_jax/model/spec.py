@@ -242,6 +242,6 @@ def resolve(spec: ModelSpec, mean: float, variance: float, step: float) -> Model
 
 
 # The default prior of a bias variance, in units of the training variance: chosen on
-# ML-100K random90_1 (bench/results/settings_ml-100k.json).
+# ML-100K random90_1 (bench/results/settings_ml-100k_d10.json).
 BIAS_VARIANCE_SHAPE = 3.0
 BIAS_VARIANCE_SCALE = 0.1

@@ -129,7 +129,7 @@ class HDP:
     num_topics: int = field(metadata={"static": True})
     construction: str = field(default="weak_limit", metadata={"static": True})
     dish_concentration: "float | Gamma" = 1.0
-    table_concentration: "float | Gamma" = 10.0
+    table_concentration: "float | Gamma" = 1.0
 
     def log_density(
         self, log_global_weights: Array, dish: Array, table: Array
