@@ -8,7 +8,7 @@ from jax import Array, lax
 
 from im3f_jax.data.layout import RowBlocks
 from im3f_jax.gibbs.state import FactorPriorState
-from im3f_jax.numerics.linalg import draw_gaussians
+from im3f_jax.numerics.linalg import draw_gaussians, weighted_moments
 from im3f_jax.numerics.random import standard_normal
 
 __all__ = ["FactorParameters", "conditional_factors", "resample_factors"]
@@ -109,15 +109,8 @@ def _batch_parameters(
     def add_group(group, sums):
         gram, linear = sums
         row = blocks.row[group]
-        # Latent dimension before rating: a product that contracts the minor axis of
-        # both operands is three times as fast on a CPU. The barrier keeps the compiler
-        # from folding the transpose back into the product.
-        other = lax.optimization_barrier(
-            jnp.swapaxes(other_factors[blocks.other[group]], 1, 2)
-        )
-        products = jnp.einsum("tdn,ten->tde", other, other, precision="highest")
-        cross = jnp.einsum(
-            "tdn,tn->td", other, residual[blocks.position[group]], precision="highest"
+        products, cross = weighted_moments(
+            other_factors[blocks.other[group]], residual[blocks.position[group]]
         )
         return (
             gram.at[row].add(products, mode="drop"),

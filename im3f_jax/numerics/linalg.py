@@ -19,6 +19,7 @@ __all__ = [
     "draw_gaussians",
     "draw_gaussians_across_rows",
     "draw_gaussians_by_library",
+    "weighted_moments",
 ]
 
 # Rows are factorised together, as many (to MAX_ROWS) as stay in the second-level cache.
@@ -32,6 +33,8 @@ PANEL = 5
 # Panels are taken in this many stretches, each of which leaves out the rows above its
 # first column: a loop's shapes are fixed, so one stretch would work on all D rows.
 STRETCHES = 3
+# The longest vectors that `weighted_moments` turns.
+TURNED = 16
 
 
 def draw_gaussians(precision: Array, linear: Array, noise: Array) -> Array:
@@ -209,6 +212,36 @@ def _solve_transposed(root: Array, value: Array, width: int) -> Array:
         )
 
     return lax.fori_loop(0, panels, solve_panel, jnp.zeros_like(value))
+
+
+def weighted_moments(vectors: Array, weights: Array) -> tuple[Array, Array]:
+    """Sum x x' and w x over the vectors of each block.
+
+    Parameters
+    ----------
+    vectors
+        x, shape (blocks, n, D).
+    weights
+        w, shape (blocks, n).
+
+    Returns
+    -------
+    tuple of Array
+        Shapes (blocks, D, D) and (blocks, D).
+    """
+    # Stored first (the barrier): a product whose operand is gathered on the fly is
+    # slow. Short vectors are turned, so that both operands contract their minor axis:
+    # on a CPU that takes a third off the time at D = 10, and costs 15 % at D = 40.
+    turned = vectors.shape[2] <= TURNED
+    axes = "dn" if turned else "nd"
+    if turned:
+        vectors = jnp.swapaxes(vectors, 1, 2)
+    vectors = lax.optimization_barrier(vectors)
+    one, two = f"t{axes}", f"t{axes.replace('d', 'e')}"
+    return (
+        jnp.einsum(f"{one},{two}->tde", vectors, vectors, precision="highest"),
+        jnp.einsum(f"{one},tn->td", vectors, weights, precision="highest"),
+    )
 
 
 def dots_of_pairs(

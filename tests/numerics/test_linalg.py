@@ -90,3 +90,17 @@ def test_dots_of_pairs(dim, chunk):
     )
     expected = np.sum(left[left_row] * right[right_row], axis=1)
     np.testing.assert_allclose(dots, expected, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dim", [1, linalg.TURNED, linalg.TURNED + 1])
+def test_moments_equal_numpys(dim):
+    rng = np.random.default_rng(1)
+    vectors, weights = rng.normal(size=(3, 5, dim)), rng.normal(size=(3, 5))
+    with jax.enable_x64(True):
+        gram, linear = quick_jit(linalg.weighted_moments)(vectors, weights)
+    np.testing.assert_allclose(
+        gram, np.einsum("tnd,tne->tde", vectors, vectors), atol=1e-12
+    )
+    np.testing.assert_allclose(
+        linear, np.einsum("tnd,tn->td", vectors, weights), atol=1e-12
+    )
