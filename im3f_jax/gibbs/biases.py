@@ -139,6 +139,7 @@ def resample_biases(
     bias: Array,
     statistics: BiasStatistics,
     rating_variance: Array,
+    by_topic: bool = False,
 ) -> tuple[Array, BiasPriorState]:
     """Draw variance, topic-mean variance, topic means and biases of a side.
 
@@ -154,6 +155,9 @@ def resample_biases(
         Sums over the ratings of residuals without this side's bias.
     rating_variance
         sigma^2, scalar.
+    by_topic
+        Draw the noise topic by topic, so that the first topics do not depend on how
+        many there are; static.
 
     Returns
     -------
@@ -186,7 +190,10 @@ def resample_biases(
     noise = standard_normal(mean_key, means.mean.shape, dtype)
     topic_mean = means.mean + jnp.sqrt(means.variance) * noise
     biases = conditional_biases(statistics, topic_mean, variance, rating_variance)
-    noise = standard_normal(bias_key, bias.shape, dtype)
+    if by_topic:
+        noise = standard_normal(bias_key, bias.shape[::-1], dtype).T
+    else:
+        noise = standard_normal(bias_key, bias.shape, dtype)
     return (
         biases.mean + jnp.sqrt(biases.variance) * noise,
         BiasPriorState(topic_mean, variance, spread),

@@ -19,9 +19,11 @@ from im3f_jax.numerics.random import (
 
 __all__ = [
     "GammaParameters",
+    "conditional_dish_concentration_of_franchise",
     "conditional_dish_concentration_of_sticks",
     "conditional_dish_concentration_of_weak_limit",
     "conditional_table_concentration",
+    "resample_dish_concentration_of_franchise",
     "resample_dish_concentration_of_sticks",
     "resample_dish_concentration_of_weak_limit",
     "resample_table_concentration",
@@ -99,6 +101,40 @@ def resample_dish_concentration_of_weak_limit(
         conditional_dish_concentration_of_weak_limit(
             prior,
             jnp.sum(drawn, dtype=jnp.int32),
+            jnp.where(total > 0, log_eta, 0),
+        ),
+    )
+
+
+def conditional_dish_concentration_of_franchise(
+    prior: Gamma, num_dishes: Array, log_eta: Array
+) -> GammaParameters:
+    """Beta given eta ~ Beta(beta, m..) and D dishes: Gamma(a + D, b - log eta).
+
+    Escobar and West (1995) for the untruncated process, with their auxiliary variable:
+    the probability of D dishes on m.. tables has beta^D Gamma(beta) / Gamma(beta +
+    m..), and the fraction is proportional to the integral of eta^(beta - 1)
+    (1 - eta)^(m.. - 1). (They take Beta(beta + 1, m..), and then a mixture of two.)
+    """
+    return GammaParameters(
+        prior.shape + num_dishes.astype(log_eta.dtype), prior.rate - log_eta
+    )
+
+
+def resample_dish_concentration_of_franchise(
+    key: Array, prior: Gamma, concentration: Array, table_counts: Array
+) -> Array:
+    """Draw beta, scalar, given the tables of each dish, int32, shape (K,)."""
+    eta_key, draw_key = jax.random.split(key)
+    total = jnp.sum(table_counts, dtype=jnp.int32)
+    log_eta, _ = log_beta_pair(
+        eta_key, concentration, jnp.maximum(total, 1).astype(concentration.dtype)
+    )
+    return _draw(
+        draw_key,
+        conditional_dish_concentration_of_franchise(
+            prior,
+            jnp.sum(table_counts > 0, dtype=jnp.int32),
             jnp.where(total > 0, log_eta, 0),
         ),
     )

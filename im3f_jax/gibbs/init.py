@@ -5,13 +5,19 @@ import jax.numpy as jnp
 from jax import Array
 
 from im3f_jax.data.layout import RatingLayout
-from im3f_jax.gibbs.state import BiasPriorState, FactorPriorState, State, TopicWeights
+from im3f_jax.gibbs.state import (
+    BiasPriorState,
+    FactorPriorState,
+    Seating,
+    State,
+    TopicWeights,
+)
 from im3f_jax.gibbs.sweep import resample_topic_weights
 from im3f_jax.model.bias_prior import TopicNormal
 from im3f_jax.model.factor_prior import NormalWishart
 from im3f_jax.model.scalars import start_value
 from im3f_jax.model.spec import ModelSpec
-from im3f_jax.model.topic_prior import HDP, FiniteDirichlet
+from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet
 from im3f_jax.numerics.reductions import count_by_cell
 
 __all__ = ["init_state"]
@@ -45,7 +51,8 @@ def init_state(
         from a normal with the mean and the precision that their prior expects.
     start_topics
         Topics a side over which the ratings are scattered at random; at most the
-        side's truncation.
+        side's truncation. In the Chinese restaurant franchise each row has a table for
+        each, and there are at most num_topics - 1 and max_tables.
     """
     keys = iter(jax.random.split(key, 6))
     dtype = data.rating.dtype
@@ -66,12 +73,14 @@ def init_state(
         topic = (uniform * most.astype(dtype)).astype(jnp.int32)
         return jnp.minimum(topic, most - 1)
 
-    user_topic = scatter(next(keys), num_user_topics)
-    item_topic = scatter(next(keys), num_item_topics)
+    user_topic = scatter(next(keys), _start_room(spec.user_topic_prior))
+    item_topic = scatter(next(keys), _start_room(spec.item_topic_prior))
 
     def weights(prior, key, row, topic, shape):
         start = _weights(prior, shape, dtype)
         counts = count_by_cell(valid, row, topic, shape)
+        if isinstance(prior, CRF):
+            start = start._replace(seating=_seating(prior, valid, row, topic, shape[0]))
         return resample_topic_weights(prior, key, start, counts, num_ratings)
 
     return State(
@@ -106,6 +115,23 @@ def init_state(
         if _sampled(spec.likelihood.variance)
         else jnp.asarray(spec.likelihood.variance, dtype),
         global_bias=jnp.asarray(spec.global_bias, dtype),
+    )
+
+
+def _start_room(prior) -> int:
+    if isinstance(prior, CRF):
+        return min(prior.num_topics - 1, prior.max_tables)
+    return prior.num_topics
+
+
+def _seating(prior: CRF, valid: Array, row: Array, topic: Array, rows: int) -> Seating:
+    """Seat the ratings of a row with one topic at one table, of that number."""
+    shape = rows, prior.max_tables
+    slots = jnp.broadcast_to(jnp.arange(shape[1], dtype=jnp.int32), shape)
+    return Seating(
+        table_of_rating=topic,
+        dish_of_table=jnp.where(count_by_cell(valid, row, topic, shape) > 0, slots, -1),
+        overflow=jnp.zeros((), jnp.int32),
     )
 
 
@@ -146,7 +172,7 @@ def _weights(prior, shape: tuple[int, int], dtype) -> TopicWeights:
     num_topics = shape[1]
     uniform = jnp.full(num_topics, -jnp.log(max(num_topics, 1)), dtype)
     dish = table = 1.0
-    if isinstance(prior, HDP):
+    if isinstance(prior, HDP | CRF):
         dish = start_value(prior.dish_concentration)
         table = start_value(prior.table_concentration)
     elif isinstance(prior, FiniteDirichlet):

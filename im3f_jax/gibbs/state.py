@@ -4,7 +4,14 @@ from typing import NamedTuple
 
 from jax import Array
 
-__all__ = ["BiasPriorState", "FactorPriorState", "State", "SweepInfo", "TopicWeights"]
+__all__ = [
+    "BiasPriorState",
+    "FactorPriorState",
+    "Seating",
+    "State",
+    "SweepInfo",
+    "TopicWeights",
+]
 
 
 class FactorPriorState(NamedTuple):
@@ -22,13 +29,26 @@ class BiasPriorState(NamedTuple):
     topic_mean_variance: Array  # tau^2, squared rating scale, scalar
 
 
+class Seating(NamedTuple):
+    """Who sits where in the restaurants (rows) of a side's franchise."""
+
+    table_of_rating: Array  # within its row, int32, shape (N,)
+    dish_of_table: Array  # -1 where nobody sits, int32, shape (rows, T)
+    overflow: Array  # int32: 0, or bits 1 (no free table) and 2 (no free dish)
+
+
 class TopicWeights(NamedTuple):
-    """Weights of a side's own topics, all in log space."""
+    """Weights of a side's own topics, all in log space.
+
+    Under the Chinese restaurant franchise they are expectations given the seating: the
+    mass of a dish that nobody has eaten yet stands in the lowest free slot.
+    """
 
     log_row_weights: Array  # log theta, shape (rows, K)
     log_global_weights: Array  # log pi, shape (K,); uniform in finite models
     dish_concentration: Array  # beta, scalar
     table_concentration: Array  # gamma, scalar; alpha in finite models
+    seating: Seating | None = None  # of the Chinese restaurant franchise only
 
 
 class State(NamedTuple):
@@ -62,6 +82,8 @@ class SweepInfo(NamedTuple):
     effective_item_topics: Array
     user_bias_variance: Array  # squared rating scale
     item_bias_variance: Array
+    user_topic_mean_variance: Array  # of the means of USER topics, about which item
+    item_topic_mean_variance: Array  # biases lie; squared rating scale
     user_dish_concentration: Array
     item_dish_concentration: Array
     user_table_concentration: Array

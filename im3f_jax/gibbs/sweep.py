@@ -9,10 +9,12 @@ from jax import Array
 from im3f_jax.data.layout import RatingLayout
 from im3f_jax.gibbs.biases import bias_statistics, resample_biases
 from im3f_jax.gibbs.concentrations import (
+    resample_dish_concentration_of_franchise,
     resample_dish_concentration_of_sticks,
     resample_dish_concentration_of_weak_limit,
     resample_table_concentration,
 )
+from im3f_jax.gibbs.crf import expected_weights, resample_franchise
 from im3f_jax.gibbs.factor_prior import resample_factor_prior
 from im3f_jax.gibbs.factors import resample_factors
 from im3f_jax.gibbs.global_weights import resample_global_weights
@@ -24,7 +26,13 @@ from im3f_jax.gibbs.topics import resample_topics
 from im3f_jax.model.log_joint import log_joint
 from im3f_jax.model.scalars import Gamma
 from im3f_jax.model.spec import ModelSpec
-from im3f_jax.model.topic_prior import HDP, FiniteDirichlet, row_concentration
+from im3f_jax.model.topic_prior import (
+    CRF,
+    HDP,
+    FiniteDirichlet,
+    row_concentration,
+    tables_of_dishes,
+)
 from im3f_jax.numerics.linalg import dots_of_pairs
 from im3f_jax.numerics.reductions import count_by_cell
 
@@ -37,10 +45,11 @@ def gibbs_sweep(
 ) -> tuple[State, SweepInfo]:
     """Draw every block once from its full conditional.
 
-    Factor priors, user factors, item factors; item topics, user topics and both
-    sides' weights; user biases, item biases; rating variance. The factors' inner
-    products are computed once, after the factors. A side without topics, or with one,
-    skips the blocks that have nothing to draw.
+    Factor priors, user factors, item factors; item topics, user topics (under the
+    Chinese restaurant franchise: tables, then dishes) and both sides' weights; user
+    biases, item biases; rating variance. The factors' inner products are computed once,
+    after the factors. A side without topics, or with one, skips the blocks that have
+    nothing to draw.
 
     Parameters
     ----------
@@ -98,8 +107,28 @@ def gibbs_sweep(
     )
     item_topic, user_topic = state.item_topic_of_rating, state.user_topic_of_rating
     item_weights, user_weights = state.item_topic_weights, state.user_topic_weights
+    user_bias, user_bias_prior = state.user_bias, state.user_bias_prior
+    item_bias, item_bias_prior = state.item_bias, state.item_bias_prior
     item_key, user_key = next(keys), next(keys)
-    if users[1] > 1:
+    if isinstance(spec.item_topic_prior, CRF):
+        item_topic, seating, user_bias, user_bias_prior = resample_franchise(
+            item_key,
+            spec.item_topic_prior,
+            item_weights.seating,
+            user_bias,
+            user_bias_prior,
+            spec.user_bias_prior.topic_mean,
+            (item_weights.dish_concentration, item_weights.table_concentration),
+            x - item_part,
+            data.item,
+            data.user,
+            data.num_ratings,
+            state.rating_variance,
+            data.chunk,
+        )
+        item_weights = item_weights._replace(seating=seating)
+        user_part = _selected(user_bias, data.user, item_topic)
+    elif users[1] > 1:
         item_topic = resample_topics(
             item_key,
             x - item_part,
@@ -111,7 +140,25 @@ def gibbs_sweep(
             data.chunk,
         )
         user_part = _selected(state.user_bias, data.user, item_topic)
-    if items[1] > 1:
+    if isinstance(spec.user_topic_prior, CRF):
+        user_topic, seating, item_bias, item_bias_prior = resample_franchise(
+            user_key,
+            spec.user_topic_prior,
+            user_weights.seating,
+            item_bias,
+            item_bias_prior,
+            spec.item_bias_prior.topic_mean,
+            (user_weights.dish_concentration, user_weights.table_concentration),
+            x - user_part,
+            data.user,
+            data.item,
+            data.num_ratings,
+            state.rating_variance,
+            data.chunk,
+        )
+        user_weights = user_weights._replace(seating=seating)
+        item_part = _selected(item_bias, data.item, user_topic)
+    elif items[1] > 1:
         user_topic = resample_topics(
             user_key,
             x - user_part,
@@ -138,8 +185,6 @@ def gibbs_sweep(
 
     # Biases, given factors and topics.
     user_key, item_key = next(keys), next(keys)
-    user_bias, user_bias_prior = state.user_bias, state.user_bias_prior
-    item_bias, item_bias_prior = state.item_bias, state.item_bias_prior
     if users[1]:
         statistics = bias_statistics(x - item_part, valid, data.user, item_topic, users)
         user_bias, user_bias_prior = resample_biases(
@@ -149,6 +194,7 @@ def gibbs_sweep(
             user_bias,
             statistics,
             state.rating_variance,
+            by_topic=isinstance(spec.item_topic_prior, CRF),
         )
         user_part = _selected(user_bias, data.user, item_topic)
     if items[1]:
@@ -160,6 +206,7 @@ def gibbs_sweep(
             item_bias,
             statistics,
             state.rating_variance,
+            by_topic=isinstance(spec.user_topic_prior, CRF),
         )
         item_part = _selected(item_bias, data.item, user_topic)
 
@@ -260,6 +307,24 @@ def _(prior: HDP, key, weights, counts, num_ratings):
     return TopicWeights(log_theta, log_pi, beta, gamma)
 
 
+@resample_topic_weights.register
+def _(prior: CRF, key, weights, counts, num_ratings):
+    table_key, dish_key = jax.random.split(key)
+    seats = weights.seating.dish_of_table
+    beta, gamma = weights.dish_concentration, weights.table_concentration
+    tables = tables_of_dishes(seats, prior.num_topics)
+    if isinstance(prior.table_concentration, Gamma):
+        gamma = resample_table_concentration(
+            table_key, prior.table_concentration, gamma, counts, tables[None]
+        )
+    if isinstance(prior.dish_concentration, Gamma):
+        beta = resample_dish_concentration_of_franchise(
+            dish_key, prior.dish_concentration, beta, tables
+        )
+    log_theta, log_pi = expected_weights(seats, counts, beta, gamma)
+    return TopicWeights(log_theta, log_pi, beta, gamma, weights.seating)
+
+
 def _selected(bias: Array, row: Array, topic: Array) -> Array:
     """Select each rating's bias by its topic, shape (N,); 0 where there are none."""
     if not bias.shape[1]:
@@ -291,6 +356,8 @@ def _describe(
         effective_item_topics=effective_item_topics,
         user_bias_variance=state.user_bias_prior.variance,
         item_bias_variance=state.item_bias_prior.variance,
+        user_topic_mean_variance=state.item_bias_prior.topic_mean_variance,
+        item_topic_mean_variance=state.user_bias_prior.topic_mean_variance,
         user_dish_concentration=state.user_topic_weights.dish_concentration,
         item_dish_concentration=state.item_topic_weights.dish_concentration,
         user_table_concentration=state.user_topic_weights.table_concentration,

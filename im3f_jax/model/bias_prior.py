@@ -39,6 +39,7 @@ class TopicNormal:
         topic_mean: Array,
         variance: Array,
         topic_mean_variance: Array,
+        used: Array | None = None,
     ) -> Array:
         """Log density of biases, topic means and their variances, in nats.
 
@@ -52,9 +53,14 @@ class TopicNormal:
             Shape (K,).
         variance, topic_mean_variance
             Scalars. Where one is 0 its term has no density and is left out.
+        used
+            Topics to count, bool, shape (K,); None for all.
         """
         rows = jnp.where(valid[:, None], _log_normal(bias, topic_mean, variance), 0)
         means = _log_normal(topic_mean, self.topic_mean, topic_mean_variance)
+        if used is not None:
+            rows = jnp.where(used[None], rows, 0)
+            means = jnp.where(used, means, 0)
         return (
             jnp.sum(rows)
             + jnp.sum(means)

@@ -4,10 +4,14 @@ import jax.numpy as jnp
 from jax import Array
 
 from im3f_jax.model.topic_prior import (
+    CRF,
     log_density_of_rows,
+    log_density_of_seating,
     log_density_of_topics,
     row_concentration,
+    tables_of_dishes,
 )
+from im3f_jax.numerics.reductions import count_by_cell
 from im3f_jax.numerics.special import log_gamma_function
 
 __all__ = ["log_joint", "log_joint_of_counts"]
@@ -23,8 +27,10 @@ def log_joint(
     """Log joint density of ratings and state, in nats, up to a constant.
 
     It holds the row weights theta and the global weights pi explicitly, not the
-    tables. Densities are with respect to log theta and log pi (the sticks under
-    stick-breaking), which stay finite where weights underflow.
+    tables; under the Chinese restaurant franchise the seating, and neither of them,
+    and the biases of the dishes in use only (`log_density_of_seating`). Densities are
+    with respect to log theta and log pi (the sticks under stick-breaking), which stay
+    finite where weights underflow.
 
     Parameters
     ----------
@@ -61,17 +67,35 @@ def log_joint(
     ):
         total += spec.factor_prior.log_density(prior.mean, prior.precision)
         total += _log_factors(factors, rows, prior)
-    for bias, rows, state_prior, prior in (
-        (state.user_bias, users, state.user_bias_prior, spec.user_bias_prior),
-        (state.item_bias, items, state.item_bias_prior, spec.item_bias_prior),
+    for bias, rows, state_prior, prior, weights in (
+        (
+            state.user_bias,
+            users,
+            state.user_bias_prior,
+            spec.user_bias_prior,
+            state.item_topic_weights,
+        ),
+        (
+            state.item_bias,
+            items,
+            state.item_bias_prior,
+            spec.item_bias_prior,
+            state.user_topic_weights,
+        ),
     ):
         if bias.shape[1]:
+            used = None
+            if weights.seating is not None:
+                used = (
+                    tables_of_dishes(weights.seating.dish_of_table, bias.shape[1]) > 0
+                )
             total += prior.log_density(
                 bias,
                 rows,
                 state_prior.topic_mean,
                 state_prior.variance,
                 state_prior.topic_mean_variance,
+                used,
             )
     for side, weights, topic, row, rows, prior in (
         (
@@ -95,7 +119,19 @@ def log_joint(
             continue
         pi, gamma = weights.log_global_weights, weights.table_concentration
         total += prior.log_density(pi, weights.dish_concentration, gamma)
-        if topic_counts is None:
+        if isinstance(prior, CRF):
+            seating = weights.seating
+            customers = count_by_cell(
+                valid, row, seating.table_of_rating, seating.dish_of_table.shape
+            )
+            total += log_density_of_seating(
+                customers,
+                seating.dish_of_table,
+                prior.num_topics,
+                weights.dish_concentration,
+                gamma,
+            )
+        elif topic_counts is None:
             drawn = weights.log_row_weights[row, topic]
             total += jnp.sum(jnp.where(valid, drawn, 0))
             total += log_density_of_rows(weights.log_row_weights, rows, pi, gamma)

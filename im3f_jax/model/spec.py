@@ -17,7 +17,7 @@ from im3f_jax.model.bias_prior import TopicNormal
 from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
 from im3f_jax.model.likelihood import Gaussian
 from im3f_jax.model.scalars import Gamma, InverseGamma
-from im3f_jax.model.topic_prior import HDP, FiniteDirichlet, NoTopics
+from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet, NoTopics
 
 __all__ = ["ModelSpec", "resolve", "validate"]
 
@@ -55,19 +55,19 @@ class ModelSpec:
     factor_prior: NormalWishart | IsotropicNormal = NormalWishart()
     user_bias_prior: TopicNormal = TopicNormal()
     item_bias_prior: TopicNormal = TopicNormal()
-    user_topic_prior: NoTopics | FiniteDirichlet | HDP = NoTopics()
-    item_topic_prior: NoTopics | FiniteDirichlet | HDP = NoTopics()
+    user_topic_prior: NoTopics | FiniteDirichlet | HDP | CRF = NoTopics()
+    item_topic_prior: NoTopics | FiniteDirichlet | HDP | CRF = NoTopics()
     global_bias: float | None = None
     estimate: str = field(default="posterior", metadata={"static": True})
 
     @property
     def num_user_topics(self) -> int:
-        """Truncation (or number) of user topics; 0 without."""
+        """Truncation (or number, or room) of user topics; 0 without."""
         return self.user_topic_prior.num_topics
 
     @property
     def num_item_topics(self) -> int:
-        """Truncation (or number) of item topics; 0 without."""
+        """Truncation (or number, or room) of item topics; 0 without."""
         return self.item_topic_prior.num_topics
 
 
@@ -117,23 +117,46 @@ def validate(spec: ModelSpec) -> None:
         ):
             _optional(name, value, zero=True, prior=InverseGamma)
         _optional(f"the mean of the {side} biases", bias.topic_mean, positive=False)
-    topics = (("user", spec.user_topic_prior), ("item", spec.item_topic_prior))
-    for side, topic in topics:
+    # USER topics index ITEM biases.
+    topics = (
+        ("user", spec.user_topic_prior, "item", spec.item_bias_prior),
+        ("item", spec.item_topic_prior, "user", spec.user_bias_prior),
+    )
+    for side, topic, other, bias in topics:
         if isinstance(topic, FiniteDirichlet):
             _whole(f"{side}_topics", topic.num_topics, 1)
             _optional(f"{side}_topic_concentration", topic.concentration)
-        elif isinstance(topic, HDP):
-            _whole(f"max_{side}_topics", topic.num_topics, 2)
+        elif isinstance(topic, HDP | CRF):
             for name, value in (
                 (f"{side}_dish_concentration", topic.dish_concentration),
                 (f"{side}_table_concentration", topic.table_concentration),
             ):
                 _optional(name, value, prior=Gamma)
+            if isinstance(topic, CRF):
+                _franchise(topic, f"{other}_bias_variance", bias.variance)
+                continue
+            _whole(f"max_{side}_topics", topic.num_topics, 2)
             if topic.construction not in ("weak_limit", "stick_breaking"):
                 raise InputError(
-                    f"topics is {topic.construction!r}, but must be 'weak_limit' or "
-                    "'stick_breaking'."
+                    f"topics is {topic.construction!r}, but must be 'weak_limit', "
+                    "'stick_breaking' or a CRF."
                 )
+
+
+def _franchise(topic: CRF, name: str, variance: object) -> None:
+    _whole("num_topics of a CRF", topic.num_topics, 2)
+    _whole("max_tables of a CRF", topic.max_tables, 1)
+    known = ("conditional", "marginal", "map")
+    if topic.likelihood not in known:
+        raise InputError(
+            f"likelihood is {topic.likelihood!r}, but must be one of {known}."
+        )
+    if topic.likelihood == "marginal" and variance != 0:
+        raise InputError(
+            f"{name} is {variance!r}, but must be 0 under CRF(likelihood='marginal'), "
+            "which sums the topic means out and is exact only where every bias equals "
+            "its topic's mean; likelihood='conditional' serves any."
+        )
 
 
 def _whole(name: str, value: object, least: int) -> None:

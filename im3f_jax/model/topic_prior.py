@@ -1,7 +1,8 @@
 """Priors of topics: what a row's weights over topics have in common.
 
 Every member gives theta_row ~ Dirichlet(concentration x global weights); they differ
-in where the global weights come from.
+in where the global weights come from. In the Chinese restaurant franchise both are
+summed out.
 """
 
 from dataclasses import dataclass, field
@@ -12,16 +13,20 @@ import jax.numpy as jnp
 from jax import Array
 
 from im3f_jax.model.scalars import Gamma, log_prior
+from im3f_jax.numerics.reductions import count_by_cell
 from im3f_jax.numerics.special import log_gamma_function
 
 __all__ = [
     "CONCENTRATION_FLOOR",
+    "CRF",
     "HDP",
     "FiniteDirichlet",
     "NoTopics",
     "log_density_of_rows",
+    "log_density_of_seating",
     "log_density_of_topics",
     "row_concentration",
+    "tables_of_dishes",
 ]
 
 # The one place where a concentration is kept from underflowing to 0 in float32. It
@@ -155,3 +160,102 @@ class HDP:
             + log_prior(self.dish_concentration, dish)
             + log_prior(self.table_concentration, table)
         )
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class CRF:
+    """The untruncated hierarchical Dirichlet process, as a restaurant franchise.
+
+    Rows are restaurants, ratings customers, topics dishes (Teh et al. 2006, the paper's
+    sampler). A customer sits down at table t of its restaurant with probability
+    proportional to the customers there, at a new one to gamma; a new table is served
+    dish k with probability proportional to the tables that it has in all restaurants,
+    a new dish to beta. For small data: ratings are taken one after another.
+
+    Attributes
+    ----------
+    likelihood
+        Static. "conditional": given the biases of the dishes in use, those of a new
+        dish summed out; exact for every member of the family. "marginal": the topic
+        means summed out; exact for bias variance 0, which it needs. "map": the mean of
+        a dish put in their place, as the paper says its experiments did; an
+        approximation, which targets no stated posterior.
+    dish_concentration
+        beta (Teh's gamma): a number, or a `Gamma` prior.
+    table_concentration
+        gamma (Teh's alpha_0): a number, or a `Gamma` prior.
+    num_topics, max_tables
+        Room for dishes, and for tables in a row; static. They are no part of the
+        model: draws do not depend on them, and a fit makes more room where it needs it.
+    """
+
+    likelihood: str = field(default="conditional", metadata={"static": True})
+    dish_concentration: "float | Gamma" = 1.0
+    table_concentration: "float | Gamma" = 1.0
+    num_topics: int = field(default=32, metadata={"static": True})
+    max_tables: int = field(default=32, metadata={"static": True})
+
+    def log_density(
+        self, log_global_weights: Array, dish: Array, table: Array
+    ) -> Array:
+        """Log density of both concentrations, in nats; the weights are summed out."""
+        return log_prior(self.dish_concentration, dish) + log_prior(
+            self.table_concentration, table
+        )
+
+
+def log_density_of_seating(
+    customers: Array,
+    dish_of_table: Array,
+    num_topics: int,
+    dish_concentration: Array,
+    table_concentration: Array,
+) -> Array:
+    """Log probability of a seating in the Chinese restaurant franchise, in nats.
+
+    With n_rt customers at table t of row r, T_r tables in row r and m_k tables with
+    dish k, m.. in all, of D dishes,
+    sum_r [log Gamma(gamma) - log Gamma(gamma + n_r) + T_r log gamma
+    + sum_t log Gamma(n_rt)] + log Gamma(beta) - log Gamma(beta + m..) + D log beta
+    + sum_k log Gamma(m_k): the product of the chances of sitting down, one customer
+    after another, which does not depend on their order (Teh et al. 2006).
+
+    Parameters
+    ----------
+    customers
+        n_rt, int32, shape (rows, T).
+    dish_of_table
+        -1 where nobody sits, int32, shape (rows, T).
+    num_topics
+        At least one more than the largest dish, static.
+    dish_concentration, table_concentration
+        beta and gamma, scalars.
+    """
+    tables = tables_of_dishes(dish_of_table, num_topics)
+    return jnp.sum(_log_partition(customers, table_concentration)) + jnp.sum(
+        _log_partition(tables[None], dish_concentration)
+    )
+
+
+def tables_of_dishes(dish_of_table: Array, num_topics: int) -> Array:
+    """Count the tables with each dish, m_k: int32, shape (num_topics,)."""
+    dish = dish_of_table.reshape(-1)
+    return count_by_cell(dish >= 0, jnp.zeros_like(dish), dish, (1, num_topics))[0]
+
+
+def _log_partition(sizes: Array, concentration: Array) -> Array:
+    """Log probability of each row's partition under a Chinese restaurant process."""
+    dtype = concentration.dtype
+    total = jnp.sum(sizes, axis=1, dtype=jnp.int32)
+    blocks = jnp.sum(sizes > 0, axis=1, dtype=jnp.int32)
+    inner = log_gamma_function(jnp.maximum(sizes, 1).astype(dtype))
+    inner = jnp.where(sizes > 1, inner, 0)
+    start = log_gamma_function(concentration) - log_gamma_function(
+        concentration + total.astype(dtype)
+    )
+    return (
+        jnp.where(total > 0, start, 0)
+        + blocks.astype(dtype) * jnp.log(concentration)
+        + jnp.sum(inner, axis=1)
+    )

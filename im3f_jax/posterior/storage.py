@@ -31,6 +31,7 @@ _COMPONENTS = {
         likelihood.Gaussian,
         scalars.Gamma,
         scalars.InverseGamma,
+        topic_prior.CRF,
         topic_prior.FiniteDirichlet,
         topic_prior.HDP,
         topic_prior.NoTopics,

@@ -102,7 +102,8 @@ class Stubs:
         """Put the stubs in the place of the blocks."""
 
         def note(name):
-            def noted(*given):
+            def noted(*given, by_topic=False):
+                assert not by_topic  # for the Chinese restaurant franchise only
                 result = getattr(self, name)(*given)
                 kept = [None if isinstance(x, str) else x for x in given]
                 self.calls.append((name, kept, result))
@@ -202,7 +203,7 @@ class Replay:
             return
         weights = side.of(self.state, "topic_weights")
         counts = tiny.topic_counts(side, self.state, self.data)
-        log_pi, beta, gamma = weights[1:]
+        _, log_pi, beta, gamma, _ = weights
         total = len(self.data.rating)
         if isinstance(prior, HDP):
             weak = prior.construction == "weak_limit"
@@ -317,6 +318,11 @@ def check_info(info, state, spec, data):
         assert_close(side.of(info, "table_concentration"), weights.table_concentration)
         assert_close(
             side.of(info, "bias_variance"), side.of(state, "bias_prior").variance
+        )
+        # The means of a side's topics are the centres of the other side's biases.
+        assert_close(
+            side.of(info, "topic_mean_variance"),
+            side.other.of(state, "bias_prior").topic_mean_variance,
         )
     squares = tiny.squared_error(state, data)
     assert_close(info.residual_rmse, np.sqrt(squares / tiny.NUM_RATINGS))
@@ -473,9 +479,9 @@ def test_no_key_is_used_twice(name):
 def test_a_key_used_twice_is_found(name, monkeypatch):
     block = getattr(source, name)
 
-    def twice(*given):
-        block(*given)
-        return block(*given)
+    def twice(*given, **more):
+        block(*given, **more)
+        return block(*given, **more)
 
     monkeypatch.setattr(source, name, twice)
     spec, data, state = tiny.make(tiny.PRECISIONS["float32"])
