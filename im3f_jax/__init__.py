@@ -27,11 +27,16 @@ _PUBLIC = {
     "InverseGamma": "im3f_jax.model.scalars",
     "Gamma": "im3f_jax.model.scalars",
     "NormalWishart": "im3f_jax.model.factor_prior",
+    "CRF": "im3f_jax.model.topic_prior",
     "IsotropicNormal": "im3f_jax.model.factor_prior",
     # pure functions, for those who compose
     "gibbs_sweep": "im3f_jax.gibbs.sweep",
     "init_state": "im3f_jax.gibbs.init",
     "log_joint": "im3f_jax.model.log_joint",
+    # the prior: as a NumPyro program, in plain JAX, and held against data
+    "generative_model": "im3f_jax.model.generative",
+    "sample_prior": "im3f_jax.model.prior",
+    "prior_check": "im3f_jax.posterior.prior_check",
     # results
     "Posterior": "im3f_jax.posterior.posterior",
     "load": "im3f_jax.posterior.storage",
