@@ -63,7 +63,10 @@ def accuracy(*names):
                     f"{found['rmse']:.4f}",
                     f"{found['log_probability']:.4f}",
                     topics,
-                    f"{found['warmup']} + {found['samples']}",
+                    # PMF is one point.
+                    "-"
+                    if model == "PMF"
+                    else f"{found['warmup']} + {found['samples']}",
                 ]
             )
     header = [
