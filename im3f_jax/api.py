@@ -29,8 +29,14 @@ from im3f_jax.model.bias_prior import TopicNormal
 from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
 from im3f_jax.model.likelihood import Gaussian
 from im3f_jax.model.scalars import Gamma, InverseGamma
-from im3f_jax.model.spec import ModelSpec, resolve, validate
-from im3f_jax.model.topic_prior import HDP, FiniteDirichlet, NoTopics
+from im3f_jax.model.spec import (
+    ModelSpec,
+    has_franchise,
+    resolve,
+    validate,
+    with_room_of,
+)
+from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet, NoTopics
 from im3f_jax.posterior.posterior import Posterior
 
 __all__ = ["BPMF", "IM3F", "M3F", "PMF", "Model"]
@@ -40,6 +46,7 @@ logger = logging.getLogger(__name__)
 Variance = float | InverseGamma | None
 Concentration = float | Gamma
 MAP_STEPS = 300
+MAX_TOPICS = 64
 
 
 @jax.tree_util.register_dataclass
@@ -154,6 +161,13 @@ class Model(ModelSpec):
         at_once = chain_method == "vectorized" or (
             chain_method == "auto" and chosen.platform != "cpu"
         )
+        if has_franchise(self):
+            if chain_method == "vectorized":
+                raise InputError(
+                    "chain_method is 'vectorized', but a CRF takes ratings one after "
+                    "another: its chains run 'sequential'."
+                )
+            at_once = False
         needed = estimate_memory(
             spec, layout, len(pairs.rating), num_chains if at_once else 1
         )["total"]
@@ -192,6 +206,8 @@ class Model(ModelSpec):
                         progress=bar,
                         callback=callback,
                     )
+        if result.spec is not None:
+            spec = with_room_of(spec, result.spec)
         if self.estimate == "map":
             num_warmup, num_samples, thinning = 0, 1, 1
         train_predictions = None
@@ -333,9 +349,9 @@ def M3F(
 def IM3F(
     latent_dim: int = 10,
     *,
-    max_user_topics: int = 64,
-    max_item_topics: int = 64,
-    topics: str = "weak_limit",
+    max_user_topics: int = MAX_TOPICS,
+    max_item_topics: int = MAX_TOPICS,
+    topics: str | CRF = "weak_limit",
     user_dish_concentration: Concentration = 1.0,
     item_dish_concentration: Concentration = 1.0,
     user_table_concentration: Concentration = 1.0,
@@ -360,9 +376,10 @@ def IM3F(
     latent_dim
         D.
     max_user_topics, max_item_topics
-        Truncations.
+        Truncations; 64 with a `CRF`, which has none.
     topics
-        "weak_limit" or "stick_breaking".
+        "weak_limit" or "stick_breaking"; or a `CRF`, the exact sampler of the
+        untruncated process, for small data.
     user_dish_concentration, item_dish_concentration
         The paper's beta (Teh's gamma): a number, or a `Gamma` prior.
     user_table_concentration, item_table_concentration
@@ -390,8 +407,12 @@ def IM3F(
     """
     return _model(
         latent_dim,
-        HDP(max_user_topics, topics, user_dish_concentration, user_table_concentration),
-        HDP(max_item_topics, topics, item_dish_concentration, item_table_concentration),
+        _topics(
+            topics, max_user_topics, user_dish_concentration, user_table_concentration
+        ),
+        _topics(
+            topics, max_item_topics, item_dish_concentration, item_table_concentration
+        ),
         rating_variance,
         rating_variance_floor,
         global_bias,
@@ -424,6 +445,27 @@ def _model(
     )
     validate(model)
     return model
+
+
+def _topics(
+    topics: str | CRF, truncation: int, dish: Concentration, table: Concentration
+) -> HDP | CRF:
+    if not isinstance(topics, CRF):
+        return HDP(truncation, topics, dish, table)
+    if truncation != MAX_TOPICS:
+        raise InputError(
+            "max_user_topics and max_item_topics are truncations, and a CRF has none: "
+            "leave them out."
+        )
+    own = topics.dish_concentration, topics.table_concentration
+    if own != (CRF.dish_concentration, CRF.table_concentration):
+        raise InputError(
+            "Give the concentrations to IM3F (user_dish_concentration and so on), not "
+            "to its CRF: each side has its own."
+        )
+    return dataclasses.replace(
+        topics, dish_concentration=dish, table_concentration=table
+    )
 
 
 def _finite(number: int, concentration: float):

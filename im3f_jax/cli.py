@@ -42,7 +42,7 @@ _SPEC_OPTIONS = [
     ("max_item_topics", int, ("im3f",), "truncation of the item topics (contexts)"),
     ("user_topics", int, ("m3f",), "number of user topics"),
     ("item_topics", int, ("m3f",), "number of item topics"),
-    ("topics", str, ("im3f",), "how the HDP is truncated"),
+    ("topics", str, ("im3f",), "how the HDP is truncated; crf: not at all, slow"),
     ("user_dish_concentration", float, ("im3f",), "of the global user-topic weights"),
     ("item_dish_concentration", float, ("im3f",), "of the global item-topic weights"),
     ("user_table_concentration", float, ("im3f",), "of each user's topic weights"),
@@ -181,7 +181,7 @@ def _add_fit(commands) -> None:
     for name, kind, models, text in _SPEC_OPTIONS:
         whose = "" if models == _ALL else f" [{', '.join(models)}]"
         if name == "topics":
-            shape = {"choices": ["weak_limit", "stick_breaking"]}
+            shape = {"choices": ["weak_limit", "stick_breaking", "crf"]}
         else:
             shape = {"type": kind, "metavar": "N" if kind is int else "X"}
         model.add_argument(_option(name), **shape, help=f"{text}{whose}")
@@ -428,7 +428,7 @@ def _model(arguments: argparse.Namespace):
                 f"{_option(name)} belongs to --model {' or '.join(models)}, not to "
                 f"--model {arguments.model}"
             )
-        given[name] = value
+        given[name] = im3f_jax.CRF() if (name, value) == ("topics", "crf") else value
     return getattr(im3f_jax, _PRESETS[arguments.model])(**given)
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from im3f_jax.gibbs.state import BiasPriorState
 from im3f_jax.model.bias_prior import TopicNormal
@@ -65,7 +65,11 @@ def bias_statistics(
 
 
 def conditional_bias_variance(
-    prior: InverseGamma, bias: Array, topic_mean: Array, statistics: BiasStatistics
+    prior: InverseGamma,
+    bias: Array,
+    topic_mean: Array,
+    statistics: BiasStatistics,
+    by_topic: bool = False,
 ) -> VarianceParameters:
     """sigma_0^2 given the biases of occupied cells, those of empty ones summed out.
 
@@ -73,14 +77,18 @@ def conditional_bias_variance(
     b + sum (c_u[k] - mu_k)^2 / 2 over the same cells.
     """
     occupied = statistics.count > 0
-    return _variance(prior, bias - topic_mean[None], occupied)
+    return _variance(prior, bias - topic_mean[None], occupied, by_topic)
 
 
 def conditional_topic_mean_variance(
-    prior: InverseGamma, topic_mean: Array, center: Array, occupied: Array
+    prior: InverseGamma,
+    topic_mean: Array,
+    center: Array,
+    occupied: Array,
+    by_topic: bool = False,
 ) -> VarianceParameters:
     """tau^2 given the means of occupied topics, those of empty ones summed out."""
-    return _variance(prior, topic_mean - center, occupied)
+    return _variance(prior, topic_mean - center, occupied, by_topic)
 
 
 def conditional_topic_means(
@@ -156,8 +164,8 @@ def resample_biases(
     rating_variance
         sigma^2, scalar.
     by_topic
-        Draw the noise topic by topic, so that the first topics do not depend on how
-        many there are; static.
+        Draw noise and take sums topic by topic, so that the first topics do not
+        depend on how many there are, bit for bit; static.
 
     Returns
     -------
@@ -171,7 +179,7 @@ def resample_biases(
         variance = _draw_variance(
             variance_key,
             conditional_bias_variance(
-                prior.variance, bias, state.topic_mean, statistics
+                prior.variance, bias, state.topic_mean, statistics, by_topic
             ),
         )
     if isinstance(prior.topic_mean_variance, InverseGamma):
@@ -182,6 +190,7 @@ def resample_biases(
                 state.topic_mean,
                 prior.topic_mean,
                 jnp.any(statistics.count > 0, axis=0),
+                by_topic,
             ),
         )
     means = conditional_topic_means(
@@ -201,11 +210,17 @@ def resample_biases(
 
 
 def _variance(
-    prior: InverseGamma, deviation: Array, counted: Array
+    prior: InverseGamma, deviation: Array, counted: Array, by_topic: bool
 ) -> VarianceParameters:
     dtype = deviation.dtype
     count = jnp.sum(counted, dtype=jnp.int32).astype(dtype)
-    squares = jnp.sum(jnp.where(counted, deviation**2, 0))
+    squares = jnp.where(counted, deviation**2, 0)
+    if by_topic:  # one topic after another, so that free ones at the end add nothing
+        each = jnp.sum(squares, axis=0) if squares.ndim > 1 else squares
+        squares = lax.fori_loop(
+            0, each.shape[0], lambda k, total: total + each[k], jnp.zeros((), dtype)
+        )
+    squares = jnp.sum(squares)
     return VarianceParameters(
         shape=prior.shape + 0.5 * count, scale=prior.scale + 0.5 * squares
     )

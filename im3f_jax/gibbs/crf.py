@@ -26,7 +26,8 @@ from im3f_jax.gibbs.biases import (
     conditional_biases,
     conditional_topic_means,
 )
-from im3f_jax.gibbs.state import BiasPriorState, Seating
+from im3f_jax.gibbs.state import BiasPriorState, Seating, State, TopicWeights
+from im3f_jax.model.spec import ModelSpec
 from im3f_jax.model.topic_prior import CRF, tables_of_dishes
 from im3f_jax.numerics.random import standard_normal
 from im3f_jax.numerics.reductions import count_by_cell, sum_by_cell
@@ -39,6 +40,7 @@ __all__ = [
     "TableSums",
     "conditional_dish",
     "conditional_tables",
+    "enlarge",
     "expected_weights",
     "resample_franchise",
 ]
@@ -287,6 +289,54 @@ def expected_weights(
     return log(theta), log(pi)
 
 
+def enlarge(state: State, spec: ModelSpec) -> State:
+    """Carry a state over to a spec whose franchises have more room.
+
+    What the new slots hold is not read: a new dish brings its mean and biases, and the
+    bias block draws those of free slots from their prior.
+    """
+
+    def columns(values: Array, size: int, fill: float = 0.0) -> Array:
+        more = [(0, 0)] * (values.ndim - 1) + [(0, size - values.shape[-1])]
+        return jnp.pad(values, more, constant_values=fill)
+
+    def side(prior, weights: TopicWeights, bias: Array, bias_prior: BiasPriorState):
+        if not isinstance(prior, CRF):
+            return weights, bias, bias_prior
+        size, seating = prior.num_topics, weights.seating
+        weights = weights._replace(
+            log_row_weights=columns(weights.log_row_weights, size, LOG_NOTHING),
+            log_global_weights=columns(weights.log_global_weights, size, LOG_NOTHING),
+            seating=seating._replace(
+                dish_of_table=columns(seating.dish_of_table, prior.max_tables, -1)
+            ),
+        )
+        topic_mean = columns(bias_prior.topic_mean, size)
+        bias_prior = bias_prior._replace(topic_mean=topic_mean)
+        return weights, columns(bias, size), bias_prior
+
+    user_weights, item_bias, item_bias_prior = side(
+        spec.user_topic_prior,
+        state.user_topic_weights,
+        state.item_bias,
+        state.item_bias_prior,
+    )
+    item_weights, user_bias, user_bias_prior = side(
+        spec.item_topic_prior,
+        state.item_topic_weights,
+        state.user_bias,
+        state.user_bias_prior,
+    )
+    return state._replace(
+        user_bias=user_bias,
+        item_bias=item_bias,
+        user_bias_prior=user_bias_prior,
+        item_bias_prior=item_bias_prior,
+        user_topic_weights=user_weights,
+        item_topic_weights=item_weights,
+    )
+
+
 def resample_franchise(
     key: Array,
     prior: CRF,
@@ -446,25 +496,22 @@ def _free(count: Array) -> Array:
     return jnp.argmax(count == 0).astype(jnp.int32)
 
 
-def _race_noise(key: Array, slots: int, number: int, dtype) -> Array:
-    """Draw standard Gumbels, shape (number, slots).
+def _noise(key: Array, tables: int, dishes: int, number: int, dtype) -> Array:
+    """Draw standard Gumbels of the choices, shape (number, tables + dishes + 1).
 
-    Drawn slot by slot: the first columns do not depend on how many there are. From 32
-    bits, in fine steps where a small weight must win.
+    Drawn slot by slot, the new dish first: what a slot gets does not depend on how many
+    there are. From 32 bits, in fine steps where a small weight must win.
     """
-    bits = jax.random.bits(key, (slots, number), jnp.uint32)
+    slots = max(tables, dishes + 1)
+    kinds = 2 if tables else 1
+    bits = jax.random.bits(key, (slots, kinds, number), jnp.uint32)
     u = (bits.astype(dtype) + 0.5) * 2.0**-32
     u = jnp.minimum(u, 1 - jnp.finfo(dtype).epsneg)
-    return lax.optimization_barrier(-jnp.log(-jnp.log1p(-u)).T)
-
-
-def _noise(key: Array, tables: int, dishes: int, number: int, dtype) -> Array:
-    """Noise of the choices, shape (number, tables + dishes + 1), in their order."""
-    table_key, dish_key, new_key = jax.random.split(key, 3)
-    parts = [_race_noise(dish_key, dishes, number, dtype)]
+    noise = lax.optimization_barrier(-jnp.log(-jnp.log1p(-u)))
+    parts = [noise[1 : dishes + 1, 0], noise[:1, 0]]
     if tables:
-        parts.insert(0, _race_noise(table_key, tables, number, dtype))
-    return jnp.concatenate([*parts, _race_noise(new_key, 1, number, dtype)], axis=1)
+        parts.insert(0, noise[:tables, 1])
+    return jnp.concatenate(parts).T
 
 
 def _row_of(array: Array, row: Array) -> Array:
@@ -637,21 +684,31 @@ def _list_tables(numbers: Franchise, ratings: _Ratings, room: _Room) -> _Tables:
     in_cell = sums(valid.astype(jnp.int32), cell, size)
     count, total = in_cell.astype(y.dtype), sums(y, cell, size)
     table_of_cell = jnp.full(size, room_for, jnp.int32).at[cell].set(of_rating)
+
+    def of_table(values):
+        return sums(values, table_of_cell, room_for)
+
+    # As if every cell held one rating, and then what repeated pairs change: thousands
+    # of equal terms, added one by one in float32, would be rounded the same way.
     sigma2, variance = numbers.rating_variance, numbers.bias_variance
-    spread = sigma2 + count * variance
-    gain = 0.5 * (
-        total**2 * variance / (sigma2 * spread) - jnp.log1p(count * variance / sigma2)
-    )
+    ratio = variance / sigma2
+    excess = 1 / (sigma2 + count * variance) - 1 / (sigma2 + variance)
+    excess = jnp.where(in_cell > 1, excess, 0)
+    log_excess = jnp.log1p(count * ratio) - count * jnp.log1p(ratio)
+    log_excess = jnp.where(in_cell > 1, log_excess, 0)
     customers = jnp.where(listed, room.customers.reshape(-1)[places], 0)
+    number_of, sum_of = customers.astype(y.dtype), of_table(total)
     return _Tables(
         row=places // max_tables,
         slot=places % max_tables,
         sums=TableSums(
             count=customers,
-            total=sums(total, table_of_cell, room_for),
-            weight=sums(count / spread, table_of_cell, room_for),
-            pull=sums(total / spread, table_of_cell, room_for),
-            gain=sums(gain, table_of_cell, room_for),
+            total=sum_of,
+            weight=number_of / (sigma2 + variance) + of_table(count * excess),
+            pull=sum_of / (sigma2 + variance) + of_table(total * excess),
+            gain=0.5 * ratio / (sigma2 + variance) * of_table(total**2)
+            + 0.5 * ratio * of_table(total**2 * excess)
+            - 0.5 * (number_of * jnp.log1p(ratio) + of_table(log_excess)),
         ),
         start=jnp.cumsum(customers, dtype=jnp.int32) - customers,
         number=number,

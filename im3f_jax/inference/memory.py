@@ -2,6 +2,7 @@
 
 from im3f_jax.data.layout import RatingLayout
 from im3f_jax.model.spec import ModelSpec
+from im3f_jax.model.topic_prior import CRF
 
 __all__ = ["estimate_draw_bytes", "estimate_memory", "format_bytes"]
 
@@ -14,7 +15,10 @@ def estimate_memory(
     Two copies of the state are counted (before and after a sweep), the working set of
     the factor block for one batch of rows (Gram sums, precisions and their transposed
     chunks), the per-rating temporaries (four floats and four int32 a rating for topics,
-    residuals, table counts) and the gammas of the row weights (eight copies).
+    residuals, table counts) and the gammas of the row weights (eight copies). A Chinese
+    restaurant franchise adds its seats (customers and dish of each table, before,
+    during and after), eight numbers a rating for its orders and sums, and the noise of
+    a chunk; it is estimated in the room that it starts with.
 
     Parameters
     ----------
@@ -66,6 +70,17 @@ def estimate_memory(
         * max(users * user_topics, items * item_topics),
         "predictions": num_chains * 2 * word * (num_ratings + num_test),
     }
+    for side, prior, rows in (
+        ("user", spec.user_topic_prior, users),
+        ("item", spec.item_topic_prior, items),
+    ):
+        if isinstance(prior, CRF):
+            choices = prior.max_tables + prior.num_topics + 1
+            parts[f"{side} franchise"] = num_chains * (
+                3 * 8 * rows * prior.max_tables
+                + 8 * word * num_ratings
+                + 3 * word * layout.chunk * choices
+            )
     return parts | {"total": sum(parts.values())}
 
 

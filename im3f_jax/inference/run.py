@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,13 +14,15 @@ from jax import Array, lax
 
 from im3f_jax.data.layout import RatingLayout
 from im3f_jax.errors import SamplingError
+from im3f_jax.gibbs.crf import NO_DISH_FREE, NO_TABLE_FREE, enlarge
 from im3f_jax.gibbs.init import init_state
 from im3f_jax.gibbs.state import State, SweepInfo
 from im3f_jax.gibbs.sweep import gibbs_sweep
 from im3f_jax.inference.features import prediction_features
 from im3f_jax.inference.warm_start import fit_map
 from im3f_jax.model.scalars import InverseGamma
-from im3f_jax.model.spec import ModelSpec
+from im3f_jax.model.spec import ModelSpec, has_franchise
+from im3f_jax.model.topic_prior import CRF
 from im3f_jax.numerics.linalg import dots_of_pairs
 
 __all__ = ["Draws", "Pairs", "Plan", "RunResult", "run", "run_chunk"]
@@ -94,6 +96,7 @@ class RunResult:
     seconds: dict[str, float]
     num_kept: int  # draws a chain
     partial: bool
+    spec: ModelSpec | None = None  # with the room that a franchise came to need
 
 
 def _chunk(
@@ -161,6 +164,9 @@ def _chunk(
 
 
 run_chunk = jax.jit(_chunk, donate_argnums=0)
+# Keeps the carry before: a sweep of a restaurant franchise that ran out of room is run
+# again.
+_run_chunk_again = jax.jit(_chunk)
 _run_chunk_of_chains = jax.jit(
     jax.vmap(_chunk, in_axes=(0, 0, None, None, None, None, None, None)),
     donate_argnums=0,
@@ -202,7 +208,9 @@ def run(
 
     The key of sweep t of chain c is fold_in(fold_in(key(seed), c), t): draws depend
     neither on how the run is cut into chunks nor, for chains that run one after
-    another, on how many chains there are.
+    another, on how many chains there are. Where a Chinese restaurant franchise runs out
+    of room, that sweep is discarded and run again, with the same key, in more room: its
+    draws do not depend on the room that there is.
 
     Parameters
     ----------
@@ -217,7 +225,8 @@ def run(
     start_topics
         Topics a side over which the ratings are scattered at the start.
     vectorized
-        Run the chains at once, or one after another.
+        Run the chains at once, or one after another; never at once for a franchise,
+        whose loops would then copy their arrays at every step.
     keep_draws
         Copy kept draws to the host.
     track_train
@@ -233,6 +242,7 @@ def run(
     SamplingError
         If a draw is not finite: names the array and the sweeps.
     """
+    spec = _start_room(spec, start_topics)
     key = jax.random.key(seed)
     chain_keys = [jax.random.fold_in(key, c) for c in range(num_chains)]
     groups = (
@@ -257,6 +267,7 @@ def run(
             first_chain=len(results),
         )
         results += loop.run(group, init, track_train, seconds)
+        spec, draws = loop.spec, loop.draws
         if loop.interrupted:
             interrupted = True
             break
@@ -274,7 +285,64 @@ def run(
             results[0].kept,
             num_kept,
         )
-    return _gather(results, draws, seconds, interrupted)
+    return _gather(results, draws, seconds, interrupted, spec)
+
+
+def _start_room(spec: ModelSpec, start_topics: int) -> ModelSpec:
+    """Make room for the topics that a chain starts with, and one more."""
+    for side in ("user", "item"):
+        prior = getattr(spec, f"{side}_topic_prior")
+        if isinstance(prior, CRF):
+            prior = replace(
+                prior,
+                num_topics=max(prior.num_topics, start_topics + 1),
+                max_tables=max(prior.max_tables, start_topics),
+            )
+            spec = replace(spec, **{f"{side}_topic_prior": prior})
+    return spec
+
+
+def _more_room(spec: ModelSpec, state: State) -> ModelSpec:
+    """Double what a sweep ran out of; the spec itself where there was room enough."""
+    for side in ("user", "item"):
+        seating = getattr(state, f"{side}_topic_weights").seating
+        overflow = 0 if seating is None else int(seating.overflow)
+        if not overflow:
+            continue
+        prior = getattr(spec, f"{side}_topic_prior")
+        if overflow & NO_TABLE_FREE:
+            prior = replace(prior, max_tables=2 * prior.max_tables)
+        if overflow & NO_DISH_FREE:
+            prior = replace(prior, num_topics=2 * prior.num_topics)
+        logger.info(
+            "more room for the %s topics: %d, and %d tables a row",
+            side,
+            prior.num_topics,
+            prior.max_tables,
+        )
+        spec = replace(spec, **{f"{side}_topic_prior": prior})
+    return spec
+
+
+def _widen(draws: Draws | None, before: ModelSpec, after: ModelSpec) -> Draws | None:
+    """Give topics without weight to draws that were kept with less room."""
+    if draws is None:
+        return None
+    # Vectors of either side: factors, item topics, user topics.
+    old = before.latent_dim + before.num_item_topics
+    new = after.latent_dim + after.num_item_topics
+
+    def wider(values):
+        width = new + after.num_user_topics
+        result = np.zeros((*values.shape[:-1], width), values.dtype)
+        result[..., :old] = values[..., :old]
+        result[..., new : new + before.num_user_topics] = values[..., old:]
+        return result
+
+    return draws._replace(
+        user_features=wider(draws.user_features),
+        item_features=wider(draws.item_features),
+    )
 
 
 def _empty_draws(
@@ -339,6 +407,10 @@ class _Loop:
             advance = _run_chunk_of_chains
         else:
             (carry,), (chain_key,), advance = carries, keys, run_chunk
+        grows = has_franchise(spec)
+        if grows:
+            assert not many
+            advance = _run_chunk_again
         jax.block_until_ready(carry)
         seconds["start"] += time.perf_counter() - begin
         plan = Plan(np.int32(self.num_warmup), np.int32(self.thinning))
@@ -355,29 +427,57 @@ class _Loop:
         try:
             while sweep < total:
                 stop = min(sweep + pace, total, self._next_kept(sweep))
-                carry = jax.block_until_ready(
-                    advance(
-                        carry,
-                        chain_key,
-                        np.int32(sweep),
-                        np.int32(stop),
-                        plan,
-                        spec,
-                        data,
-                        test,
-                    )
+                bounds = chain_key, np.int32(sweep), np.int32(stop), plan
+                after = jax.block_until_ready(
+                    advance(carry, *bounds, self.spec, data, test)
                 )
+                if grows and self._grow(after.state):
+                    begin = time.perf_counter()
+                    carry = self._enlarged(carry)
+                    bounds = chain_key, np.int32(sweep), np.int32(sweep), plan
+                    jax.block_until_ready(
+                        advance(carry, *bounds, self.spec, data, test)
+                    )
+                    last = time.perf_counter()
+                    seconds["compile"] += last - begin
+                    start += last - begin
+                    continue
+                carry = after
                 self._check(carry, sweep, stop)
                 self._collect(chains, carry, stop - sweep, stop, many)
                 now = time.perf_counter()
                 rate = (now - last) / (stop - sweep)
-                pace = int(np.clip(CHUNK_SECONDS / max(rate, 1e-6), 1, CHUNK))
+                if not grows:  # what overflows is one sweep
+                    pace = int(np.clip(CHUNK_SECONDS / max(rate, 1e-6), 1, CHUNK))
                 self._report(chains, stop - sweep, stop, now - start)
                 sweep, last = stop, time.perf_counter()
         except KeyboardInterrupt:
             self.interrupted = True
         seconds["run"] += time.perf_counter() - start
         return chains
+
+    def _grow(self, state: State) -> bool:
+        """Make room for what a sweep ran out of; False where nothing was missing."""
+        before, self.spec = self.spec, _more_room(self.spec, state)
+        if self.spec is before:
+            return False
+        self.draws = _widen(self.draws, before, self.spec)
+        return True
+
+    def _enlarged(self, carry: Carry) -> Carry:
+        """Carry on from the state before, in more room."""
+        state = enlarge(carry.state, self.spec)
+        features = self._empty_features()
+        carry = carry._replace(state=state, features=features)
+        return jax.device_put(carry, self.device)
+
+    def _empty_features(self) -> tuple[Array, Array]:
+        spec, data = self.spec, self.data
+        width = spec.latent_dim + spec.num_item_topics + spec.num_user_topics
+        return (
+            jnp.zeros((data.user_rows, width), data.rating.dtype),
+            jnp.zeros((data.item_rows, width), data.rating.dtype),
+        )
 
     def _start(self, key: Array, init: str, track_train: bool) -> Carry:
         spec, data, test = self.spec, self.data, self.test
@@ -397,7 +497,6 @@ class _Loop:
             )[:2]
         factors = factors or (None, None)
         state = init_state(start_key, spec, data, *factors, self.start_topics)
-        width = spec.latent_dim + spec.num_item_topics + spec.num_user_topics
         scalar = jnp.zeros(CHUNK, dtype)
         counts = jnp.zeros(CHUNK, jnp.int32)
         info = SweepInfo(*[scalar] * len(SweepInfo._fields))._replace(
@@ -405,10 +504,7 @@ class _Loop:
         )
         carry = Carry(
             state=state,
-            features=(
-                jnp.zeros((data.user_rows, width), dtype),
-                jnp.zeros((data.item_rows, width), dtype),
-            ),
+            features=self._empty_features(),
             kept=jnp.zeros((), jnp.int32),
             test_sum=jnp.zeros(test.rating.shape, dtype),
             train_sum=jnp.zeros(data.rating.shape if track_train else (0,), dtype),
@@ -508,7 +604,11 @@ def map_settings(spec: ModelSpec, data: RatingLayout) -> tuple[Array, Array]:
 
 
 def _gather(
-    chains: list[_Chain], draws: Draws | None, seconds: dict, interrupted: bool
+    chains: list[_Chain],
+    draws: Draws | None,
+    seconds: dict,
+    interrupted: bool,
+    spec: ModelSpec,
 ) -> RunResult:
     names = [*SweepInfo._fields, *Record._fields[1:]]
     flat = []
@@ -535,4 +635,5 @@ def _gather(
         seconds=seconds,
         num_kept=kept,
         partial=interrupted,
+        spec=spec,
     )

@@ -19,7 +19,7 @@ from im3f_jax.model.likelihood import Gaussian
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet, NoTopics
 
-__all__ = ["ModelSpec", "resolve", "validate"]
+__all__ = ["ModelSpec", "has_franchise", "resolve", "validate", "with_room_of"]
 
 
 @jax.tree_util.register_dataclass
@@ -69,6 +69,25 @@ class ModelSpec:
     def num_item_topics(self) -> int:
         """Truncation (or number, or room) of item topics; 0 without."""
         return self.item_topic_prior.num_topics
+
+
+def has_franchise(spec: ModelSpec) -> bool:
+    """Tell whether a side's topics are a Chinese restaurant franchise."""
+    return isinstance(spec.user_topic_prior, CRF) or isinstance(
+        spec.item_topic_prior, CRF
+    )
+
+
+def with_room_of(spec: ModelSpec, other: ModelSpec) -> ModelSpec:
+    """Give the topic priors the sizes of those of another spec of the same model."""
+    for name in ("user_topic_prior", "item_topic_prior"):
+        prior, like = getattr(spec, name), getattr(other, name)
+        if isinstance(prior, CRF):
+            prior = dataclasses.replace(
+                prior, num_topics=like.num_topics, max_tables=like.max_tables
+            )
+            spec = dataclasses.replace(spec, **{name: prior})
+    return spec
 
 
 def validate(spec: ModelSpec) -> None:

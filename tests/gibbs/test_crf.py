@@ -5,6 +5,7 @@ after another; ratings with a dish whose mean and biases are summed out are join
 normal, with the covariance written out.
 """
 
+import dataclasses
 import itertools
 from collections import Counter
 from functools import partial
@@ -22,13 +23,15 @@ from im3f_jax.gibbs.concentrations import (
     resample_dish_concentration_of_franchise,
 )
 from im3f_jax.gibbs.crf import conditional_dish, conditional_tables, resample_franchise
+from im3f_jax.gibbs.init import init_state
 from im3f_jax.gibbs.state import BiasPriorState, Seating
+from im3f_jax.gibbs.sweep import gibbs_sweep
 from im3f_jax.model.bias_prior import TopicNormal
 from im3f_jax.model.scalars import Gamma
-from im3f_jax.model.topic_prior import CRF, log_density_of_seating
+from im3f_jax.model.topic_prior import CRF, NoTopics, log_density_of_seating
 from tests import gof, tiny
 from tests.quick import quick_jit
-from tests.validation.crf_prior import draw_seating
+from tests.validation.crf_prior import draw_seating, draw_state
 
 MAX_TABLES, NUM_TOPICS, CENTER = 5, 6, 0.3
 ALIVE = (1, 2, 4)  # slots with a dish; the others are free
@@ -398,7 +401,12 @@ def chain(key, prior, x, row, other, numbers, seating, bias, number, thinning):
     return jax.lax.scan(some, carry, length=number)[1]
 
 
-def run_chain(seed, prior, x, row, other, numbers, number, thinning):
+# Room that four ratings in two rows cannot exhaust. (The chain reads the
+# concentrations elsewhere: one compilation serves all.)
+TINY = CRF("conditional", num_topics=6, max_tables=3)
+
+
+def run_chain(seed, prior, x, row, other, numbers, number, thinning, checked=True):
     cast = partial(jnp.asarray, dtype=jnp.float32)
     row, other = jnp.asarray(row, jnp.int32), jnp.asarray(other, jnp.int32)
     seating = start_of(row, int(row.max()) + 1, prior.num_topics, prior.max_tables)
@@ -408,6 +416,8 @@ def run_chain(seed, prior, x, row, other, numbers, number, thinning):
         jax.random.key(seed), prior, cast(x), row, other, numbers, seating, bias,
         number, thinning,
     )  # fmt: skip
+    if not checked:
+        return table, topic, np.asarray(overflow)
     assert not np.any(overflow)
     return np.asarray(table), np.asarray(topic)
 
@@ -462,7 +472,7 @@ def test_long_runs_give_the_posterior_of_all_partitions(likelihood, small_blocks
         table_concentration=1.5,
     )
     posterior = exact_posterior(numbers)
-    prior = CRF(likelihood, 1.2, 1.5, 6, 3)
+    prior = dataclasses.replace(TINY, likelihood=likelihood)
     drawn = run_chain(5, prior, X, ROW, OTHER, numbers, 6000, 5)
     gof.assert_frequencies(
         frequencies(*drawn, list(posterior)), list(posterior.values())
@@ -631,3 +641,213 @@ def test_the_dish_concentration(float64):
         prior, jnp.asarray(3), jnp.log(jnp.asarray(0.2))
     )
     assert (found.shape, found.rate) == (5.0, 1.5 - np.log(0.2))
+
+
+# --- many customers, little room --------------------------------------------------
+
+
+@pytest.mark.parametrize("likelihood", ["conditional", "marginal"])
+def test_thousands_of_customers_at_one_table(likelihood):
+    # ML-1M's largest item has 3,428 ratings: sigma^(2n) is 0 in float32.
+    number, rows = 3428, 3
+    rng = np.random.default_rng(2)
+    row = np.append(np.zeros(number, np.int32), [1, 1, 2, 2])
+    other = np.append(np.arange(number), [0, 1, 0, 1]).astype(np.int32)
+    x = rng.normal(1.0, 0.5, len(row)).astype(np.float32)
+    variance = 0.0 if likelihood == "marginal" else 0.01
+    scalars = [jnp.float32(v) for v in (0.25, variance, 0.2, 1.0, 1.0)]
+    numbers = crf.Franchise(*scalars)
+    seating = start_of(row, rows, 4, 4)
+    bias = np.full((number, 4), 1.0, np.float32)
+    bias[:, 1] = 0.99
+    prior = CRF(likelihood, 1.0, 1.0, 4, 4)
+    bias_prior = BiasPriorState(jnp.asarray(bias[0]), *scalars[1:3])
+    topic, after, bias_after, _ = quick_jit(
+        lambda key: resample_franchise(
+            key, prior, seating, jnp.asarray(bias), bias_prior, jnp.float32(0.0),
+            tuple(scalars[3:]), jnp.asarray(x), jnp.asarray(row), jnp.asarray(other),
+            jnp.int32(len(row)), scalars[0], len(row),
+        )
+    )(jax.random.key(0))  # fmt: skip
+    assert np.all(np.isfinite(bias_after)) and int(after.overflow) == 0
+    counts = np.bincount(topic)
+    # A dish at the prior's mean would cost each of them two nats.
+    assert counts.max() > 0.9 * number
+    # The weights of the large table's dish, against float64.
+    customers = jnp.asarray([[number], [2], [2]], jnp.int32)
+    room = crf._Room(jnp.zeros(len(row), jnp.int32), customers, *[None] * 4)
+    ratings = crf._Ratings(*map(jnp.asarray, (x, row, other)), jnp.int32(len(row)))
+    sums = crf.TableSums(*[s[0] for s in list_tables(numbers, ratings, room).sums])
+    rest = x[number:].astype(float)
+    dishes = crf.Dishes(jnp.asarray([2, 1], jnp.int32), *[None] * 4)
+    exact, e = x[:number].astype(float), bias[:number, :2].astype(float)
+    if likelihood == "conditional":
+        gain = np.sum(e * (exact[:, None] - e / 2), axis=0) / 0.25
+        known = gain
+        spread = 0.25 + variance
+        new = stats.norm.logpdf(exact, 0, np.sqrt(spread)).sum()
+        grown = 0.2 * number / spread
+        new += 0.5 * (0.2 * (exact.sum() / spread) ** 2 / (1 + grown) - np.log1p(grown))
+        new -= stats.norm.logpdf(exact, 0, 0.5).sum()
+        gain = jnp.asarray(gain, jnp.float32)
+    else:
+        gain = None
+        dishes = dishes._replace(
+            customers=jnp.asarray([4, 0], jnp.int32),
+            total=jnp.asarray([rest.sum(), 0], jnp.float32),
+        )
+        s2 = 1 / (1 / 0.2 + np.array([4, 0]) / 0.25)
+        mean = s2 * np.array([rest.sum(), 0]) / 0.25
+        off = exact[:, None] - mean
+        inner = off.sum(0) ** 2 * s2 / (0.25 + number * s2)
+        density = -0.5 * ((off**2).sum(0) - inner) / 0.25
+        density -= 0.5 * np.log1p(number * s2 / 0.25)
+        known = density + 0.5 * np.sum(exact**2) / 0.25
+        new = known[1]  # of nobody
+    found = conditional_dish(likelihood, numbers, dishes, sums, gain)
+    expected = np.append(known + np.log([2, 1]), new)
+    # Thousands of nats, by sums of thousands of terms in float32.
+    np.testing.assert_allclose(found, expected, rtol=5e-6)
+    assert np.all(expected > 5000)
+
+
+def test_dishes_and_tables_are_born_and_die(small_blocks):
+    numbers = NUMBERS._replace(dish_concentration=2.0, table_concentration=2.0)
+    _, topic = run_chain(8, TINY, X, ROW, OTHER, numbers, 6000, 1)
+    number = np.array([len(set(t)) for t in topic.tolist()])
+    assert set(number) == {1, 2, 3, 4}
+    assert np.any(np.diff(number) > 0) and np.any(np.diff(number) < 0)
+
+
+@pytest.mark.parametrize(
+    "gamma, flag", [(1e-6, crf.NO_DISH_FREE), (1e6, crf.NO_TABLE_FREE)]
+)
+def test_running_out_of_room_is_told(gamma, flag, small_blocks):
+    # Two dishes and one table a row. One table is enough where nobody sits apart.
+    numbers = NUMBERS._replace(dish_concentration=50.0, table_concentration=gamma)
+    prior = CRF("conditional", num_topics=2, max_tables=1)
+    *_, overflow = run_chain(8, prior, X, ROW, OTHER, numbers, 5, 1, checked=False)
+    assert overflow[0] & flag
+
+
+# --- the sweep --------------------------------------------------------------------
+
+
+def franchise_spec(item_topics="none", likelihood="conditional"):
+    spec = tiny.make_spec("none", item_topics)
+    return dataclasses.replace(spec, user_topic_prior=sampled_franchise(likelihood))
+
+
+def sampled_franchise(likelihood, room=8):
+    return CRF(likelihood, Gamma(3.0, 1.5), Gamma(2.0, 1.5), room, room)
+
+
+def test_a_sweep_keeps_the_books(float64):
+    # Fixed variances, and factors of a fixed prior: half the time to compile.
+    spec = dataclasses.replace(
+        tiny.make_fixed_spec(0.3, 0.2),
+        user_topic_prior=sampled_franchise("conditional"),
+        item_topic_prior=NoTopics(),
+    )
+    data, key = tiny.make_data(np.float64), jax.random.key(0)
+    state = init_state(key, spec, data, start_topics=2)
+    sweep = quick_jit(lambda *given: gibbs_sweep.__wrapped__(*given))
+    seen = set()
+    for t in range(30):
+        weights = state.user_topic_weights
+        seating = jax.tree.map(np.asarray, weights.seating)
+        table, dish = seating.table_of_rating, seating.dish_of_table
+        assert int(seating.overflow) == 0
+        number = tiny.NUM_RATINGS
+        user = np.asarray(data.user)[:number]
+        here = dish[user, table[:number]]
+        np.testing.assert_array_equal(here, state.user_topic_of_rating[:number])
+        assert np.all(here >= 0)
+        # A table has a dish where somebody sits, and nowhere else.
+        places = set(zip(user.tolist(), table[:number].tolist(), strict=True))
+        assert places == set(map(tuple, np.argwhere(dish >= 0).tolist()))
+        theta = np.exp(weights.log_row_weights)
+        np.testing.assert_allclose(theta.sum(1), 1, rtol=1e-9)
+        seen.add(len(set(here.tolist())))
+        state, info = sweep(jax.random.fold_in(key, t), state, spec, data)
+        assert int(info.num_user_topics) == len(
+            set(np.asarray(state.user_topic_of_rating)[:number].tolist())
+        )
+    assert len(seen) > 1
+    # The log joint: of the dishes in use, and of the seating.
+    place = {
+        (r, t): int(np.asarray(state.user_topic_weights.seating.dish_of_table)[r, t])
+        for r, t in np.argwhere(
+            np.asarray(state.user_topic_weights.seating.dish_of_table) >= 0
+        ).tolist()
+    }
+    table = np.asarray(state.user_topic_weights.seating.table_of_rating)[:number]
+    beta, gamma = state.user_topic_weights[2:4]
+    seats = log_seating(user, table, place, float(beta), float(gamma))
+    used = sorted(set(place.values()))
+    prior, item = spec.item_bias_prior, state.item_bias_prior
+    deviation = np.sqrt(float(item.variance))
+    biases = np.asarray(state.item_bias)[: tiny.NUM_ITEMS, used]
+    means = np.asarray(item.topic_mean)[used]
+    expected = (
+        seats
+        + stats.norm.logpdf(biases, means, deviation).sum()
+        + stats.norm.logpdf(
+            means, prior.topic_mean, np.sqrt(float(item.topic_mean_variance))
+        ).sum()
+        + tiny.log_gamma_density(float(beta), 3.0, 1.5)
+        + tiny.log_gamma_density(float(gamma), 2.0, 1.5)
+    )
+    # What is left of the log joint without this side's topics and their biases.
+    none = dataclasses.replace(spec, user_topic_prior=NoTopics())
+    empty = np.zeros((data.item_rows, 0))
+    bare = state._replace(
+        item_bias=empty,
+        user_topic_weights=state.user_topic_weights._replace(seating=None),
+    )
+    squares = jnp.asarray(tiny.squared_error(state, data))
+    rest = tiny.joint(bare, none, data, squared_error=squares)
+    np.testing.assert_allclose(float(info.log_joint), expected + rest, rtol=1e-9)
+
+
+@pytest.mark.parametrize("likelihood", ["conditional", "marginal", "map"])
+@pytest.mark.parametrize(
+    "dtype, x64", [(np.float64, True), (np.float32, True), (np.float32, False)]
+)
+def test_a_sweep_keeps_shapes_and_types(likelihood, dtype, x64):
+    with jax.enable_x64(x64):
+        data = tiny.make_data(dtype)
+        spec = franchise_spec("weak_limit", likelihood)
+        spec = jax.tree.map(lambda x: np.asarray(x, dtype), spec)
+        key = jax.random.key(0)
+        state = jax.eval_shape(init_state, key, spec, data)
+        new, info = jax.eval_shape(gibbs_sweep, key, state, spec, data)
+        assert jax.tree.map(lambda x: (x.shape, x.dtype), new) == jax.tree.map(
+            lambda x: (x.shape, x.dtype), state
+        )
+        for leaf in jax.tree.leaves((state, info)):
+            assert leaf.dtype in (dtype, np.int32)
+
+
+@pytest.mark.parametrize("likelihood", ["conditional", "marginal"])
+def test_no_key_is_used_twice(likelihood):
+    spec, data = franchise_spec("weak_limit", likelihood), tiny.make_data(np.float32)
+    key = jax.random.key(0)
+    with jax.debug_key_reuse(True):
+        state = jax.eval_shape(lambda *g: init_state.__wrapped__(*g), key, spec, data)
+        jax.jit(lambda *g: gibbs_sweep.__wrapped__(*g)).trace(key, state, spec, data)
+
+
+def test_a_state_from_the_prior(float64):
+    spec = franchise_spec()
+    side = sampled_franchise("conditional", 16)
+    spec = dataclasses.replace(spec, user_topic_prior=side, item_topic_prior=side)
+    data = tiny.make_data(np.float64)
+    state, rating = draw_state(3, spec, data)
+    drawn = dataclasses.replace(data, rating=rating)
+    start = jax.eval_shape(init_state, jax.random.key(0), spec, drawn)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), state) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), start
+    )
+    residual = tiny.residual(state, drawn, without=())[: tiny.NUM_RATINGS]
+    assert 0.01 < np.mean(residual**2) / state.rating_variance < 4
