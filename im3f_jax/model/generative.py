@@ -206,7 +206,8 @@ def _factors(side: str, spec: ModelSpec, rows) -> Array:
         f"{side}_factor_precision", jnp.matmul(root, root.T, precision="highest")
     )
     with rows:
-        return numpyro.sample(f"{side}_factors", NormalByRoot(mean, root))
+        factors = numpyro.sample(f"{side}_factors", NormalByRoot(mean, root))
+    return jnp.asarray(factors)  # numpy's, where a caller substitutes them
 
 
 def _weights(side: str, prior, rows) -> Array | None:
@@ -223,7 +224,8 @@ def _weights(side: str, prior, rows) -> Array | None:
         # The named floor of the model: exp(log pi) is 0 in float32 below e^-104.
         alpha = jnp.maximum(table * jnp.exp(log_pi), CONCENTRATION_FLOOR)
     with rows:
-        return numpyro.sample(f"log_{side}_row_weights", LogDirichlet(alpha))
+        weights = numpyro.sample(f"log_{side}_row_weights", LogDirichlet(alpha))
+    return jnp.asarray(weights)
 
 
 def _global_weights(side: str, prior: HDP, dish: Array) -> Array:
@@ -260,7 +262,7 @@ def _biases(side: str, other: str, prior, count: int, rows) -> Array | None:
             bias = jnp.broadcast_to(centre, (rows.size, count))
             return numpyro.deterministic(f"{side}_bias", bias)
         about = dist.Normal(centre, jnp.sqrt(variance)).to_event(1)
-        return numpyro.sample(f"{side}_bias", about)
+        return jnp.asarray(numpyro.sample(f"{side}_bias", about))
 
 
 def _is_zero(prior) -> bool:
