@@ -195,9 +195,9 @@ def _compare(name, gibbs, nuts) -> Row:
 def nuts_against_gibbs(
     name: str = "iM3F",
     *,
-    num_sweeps: int = 15_000,
-    num_samples: int = 4_000,
-    num_warmup: int = 700,
+    num_sweeps: int = 12_000,
+    num_samples: int = 3_000,
+    num_warmup: int = 500,
     seed: int = 0,
     sweep=gibbs_sweep,
 ) -> list[Row]:
