@@ -16,13 +16,14 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check --log $(LOG) 
 # (and an old pip, which cannot constrain a build, does not matter).
 BUILD := setuptools
 
-.PHONY: help demo test lint bench clean constraints
+.PHONY: help demo test validate lint bench clean constraints
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo         set up $(VENV) (once) and show the library at work: 'im3f demo'"
 	@echo "make test         set up $(VENV) (once) and run the tests"
 	@echo "make test SLOW=1  the same with the slow statistical tests"
+	@echo "make validate     the long statistical tests of the samplers, as one table"
 	@echo "make lint         ruff: check and formatting"
 	@echo "make bench        throughput on this machine, as JSON in bench/results"
 	@echo "make constraints  resolve constraints.txt anew for $(PYTHONS)"
@@ -65,6 +66,10 @@ demo: $(VENV)/.base
 test: $(VENV)/.dev
 	@echo "Running the tests$(if $(SLOW),, (without the slow ones: make test SLOW=1))"
 	@$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow") $(ARGS)
+
+validate: $(VENV)/.dev
+	@echo "Running: python -m tests.validation $(ARGS)"
+	@$(BIN)/python -m tests.validation $(ARGS)
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

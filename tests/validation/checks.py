@@ -1,0 +1,157 @@
+"""The tests themselves: what each runs, and the p-value of every statistic.
+
+- ``geweke``: Geweke's joint-distribution test in the exact form of Gandy and Scott
+  (2021, "Unit testing for MCMC and other Monte Carlo methods"). Chains start at joint
+  draws of state and ratings; each alternates fresh ratings given the state with a sweep
+  given the ratings. A right sampler leaves the joint exactly as it is, after however
+  few sweeps, and the chains are independent: no autocorrelation enters the p-values.
+- ``own start``: the same from the library's own start, after many sweeps. A block that
+  is left out leaves the joint as it is too; only this shows that the sampler also gets
+  there.
+- ``no data``: from the library's own start without any rating, posterior = prior.
+- ``calibration``: simulation-based calibration (Talts et al. 2018): ranks of the truth
+  among kept draws of a chain from the library's own start, thinned until draws are
+  nearly independent, are uniform.
+"""
+
+from functools import cache, lru_cache
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from scipy import stats
+
+from im3f_jax.gibbs.init import init_state
+from tests.quick import quick_jit
+from tests.validation import members
+from tests.validation.chains import BATCH, Plan, draw_truths, run_chains
+from tests.validation.statistics import two_sample
+
+__all__ = ["MUTANT", "SHORT", "TESTS", "Outcome", "Sizes", "run_test", "sizes_of"]
+
+TESTS = ("geweke", "own start", "no data", "calibration")
+
+
+class Sizes(NamedTuple):
+    """Chains and sweeps of each test."""
+
+    prior: int  # fresh prior draws
+    chains: int  # of Geweke's test
+    steps: int
+    own_chains: int  # of those from the library's start
+    own_steps: int
+    data_sets: int  # of the calibration
+    warmup: int
+    thin: int
+    kept: int = 31
+    quick: bool = True  # compile quickly, run at half the speed
+
+
+SHORT = Sizes(8_000, 4_000, 5, 500, 50, 500, 50, 6)
+MUTANT = Sizes(8_000, 2_000, 5, 500, 50, 500, 50, 6)
+LONG = Sizes(100_000, 20_000, 10, 2_000, 150, 1_000, 150, 15, quick=False)
+# The franchise sits down one after another: a sweep of many chains waits for the last.
+FRANCHISE = Sizes(8_000, 4_000, 5, 1_000, 50, 500, 50, 8, quick=False)
+
+
+def sizes_of(name):
+    """Sizes of the long form."""
+    return FRANCHISE if name.startswith("CRF") else LONG
+
+
+class Outcome(NamedTuple):
+    """What a test found."""
+
+    member: str
+    test: str
+    chances: dict  # statistic: p-value
+    draws: int  # chains, or data sets
+    sweeps: int  # of each
+    ranks: dict = {}  # calibration only: statistic: histogram of ranks
+
+    @property
+    def least(self):
+        """The least p-value and its statistic."""
+        return min((p, name) for name, p in self.chances.items())
+
+
+# Statistics of what exists without ratings: names without these words.
+OF_RATINGS = (
+    "ratings",
+    "residual",
+    "selected",
+    "squared error",
+    "likelihood",
+    "log joint",
+    "inner product",
+    "topic,",
+    "topics occupied",
+    "topics, squares",
+    "of the topics",
+)
+
+
+@lru_cache(maxsize=8)
+def prior_statistics(name, draws):
+    """Draw from the prior, for all tests of a member: dict of arrays, (draws,)."""
+    seed = 50_000 + list(members.MEMBERS).index(name)
+    parts = [
+        jax.device_get(draw_truths.__wrapped__(name, seed, batch)[2])
+        for batch in range(draws // BATCH)
+    ]
+    return jax.tree.map(lambda *x: np.concatenate(x), *parts)
+
+
+@cache
+def start_of(name):
+    """Start as a user's fit starts without a MAP fit."""
+    spec, data = members.MEMBERS[name], members.make_data()
+    return quick_jit(init_state.__wrapped__)(jax.random.key(1), spec, data)
+
+
+def run_test(test, name, sizes, patch=None, active=0):
+    """Run one test of one member, or of one of its mutants."""
+    spec, data = members.MEMBERS[name], members.make_data()
+    start = start_of(name)
+    # One stream of keys for each member and test; those of the prior stand apart.
+    seed = 100 * list(members.MEMBERS).index(name) + TESTS.index(test)
+    keys = jax.random.key(seed)
+
+    def run(data, plan, chains):
+        """Run so many chains: statistics of their truths and last states, and ranks."""
+        how = spec, data, start, plan, patch, active, sizes.quick
+        parts = []
+        for batch in range(chains // BATCH):
+            truths = draw_truths(name, seed, batch)
+            key = jax.random.fold_in(keys, batch)
+            last, ranks = run_chains(key, truths, *how)
+            parts.append(jax.device_get((truths[2], last, ranks)))
+        return jax.tree.map(lambda *x: np.concatenate(x), *parts)
+
+    if test == "calibration":
+        plan = Plan(False, False, sizes.warmup, sizes.kept, sizes.thin)
+        truth, _, ranks = run(data, plan, sizes.data_sets)
+        chances, histograms = {}, {}
+        for statistic, rank in ranks.items():
+            if np.ptp(truth[statistic]) == 0:
+                continue
+            histograms[statistic] = np.bincount(rank, minlength=sizes.kept + 1)
+            chances[statistic] = float(stats.chisquare(histograms[statistic]).pvalue)
+        sweeps = sizes.warmup + (sizes.kept - 1) * sizes.thin
+        return Outcome(name, test, chances, sizes.data_sets, sweeps, histograms)
+
+    if test == "geweke":
+        plan, chains = Plan(True, True, sizes.steps), sizes.chains
+    else:
+        plan = Plan(False, test == "own start", sizes.own_steps)
+        chains = sizes.own_chains
+    given = members.without_ratings(data) if test == "no data" else data
+    last = run(given, plan, chains)[1]
+    prior = prior_statistics(name, sizes.prior)
+    chances = {n: two_sample(prior[n], last[n]) for n in last}
+    if test == "no data":
+        chances = {
+            n: p for n, p in chances.items() if not any(w in n for w in OF_RATINGS)
+        }
+    chances = {n: p for n, p in chances.items() if p is not None}
+    return Outcome(name, test, chances, chains, plan.warmup)

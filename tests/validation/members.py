@@ -1,0 +1,200 @@
+"""The members of the family on a tiny problem, and their states drawn from the prior.
+
+Five users, three items, sixteen ratings. One user has no rating, some pairs are rated
+twice (so that a cell of a restaurant holds several ratings), and every size and every
+number of a prior differs between the two sides, so that a mix-up of sides cannot pass.
+All moments that the statistics need exist: nu_0 >= D + 4, shapes well above 2.
+
+PMF has no member here: it is one point (MAP), not a posterior.
+"""
+
+import dataclasses
+from functools import cache
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from im3f_jax.data import layout
+from im3f_jax.data.layout import BlockSizes
+from im3f_jax.gibbs.state import BiasPriorState, FactorPriorState, State, TopicWeights
+from im3f_jax.model.bias_prior import TopicNormal
+from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
+from im3f_jax.model.likelihood import Gaussian
+from im3f_jax.model.prior import draw_prior
+from im3f_jax.model.scalars import Gamma, InverseGamma
+from im3f_jax.model.spec import ModelSpec
+from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet, NoTopics
+
+NUM_USERS, NUM_ITEMS = 5, 3
+LATENT_DIM, USER_TOPICS, ITEM_TOPICS = 2, 3, 4
+# Sorted by user, then item: the order of the layout. User 3 has no rating.
+USER = np.array([0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 4, 4, 4, 4])
+ITEM = np.array([0, 0, 0, 1, 1, 2, 0, 0, 1, 1, 0, 1, 0, 0, 0, 2])
+NUM_RATINGS = len(USER)
+
+LIKELIHOOD = Gaussian(InverseGamma(5.0, 2.5), 0.4)  # the floor cuts off a third
+FACTORS = NormalWishart(0.4, LATENT_DIM + 4.5, 0.5, 1.5)
+SAMPLED = (
+    TopicNormal(InverseGamma(5.0, 2.0), InverseGamma(5.5, 3.0), -0.8),
+    TopicNormal(InverseGamma(6.0, 1.5), InverseGamma(6.5, 5.0), 0.6),
+)
+MEANS_FIXED = tuple(dataclasses.replace(b, topic_mean_variance=0.0) for b in SAMPLED)
+ALL_EQUAL_MEANS = tuple(dataclasses.replace(b, variance=0.0) for b in SAMPLED)
+USER_DISH, USER_TABLE = Gamma(4.0, 2.0), Gamma(5.0, 2.5)
+ITEM_DISH, ITEM_TABLE = Gamma(5.0, 4.0), Gamma(4.0, 1.2)
+
+
+def make_spec(user_topics, item_topics, biases=SAMPLED, **others):
+    """Make a member from its topic priors."""
+    return ModelSpec(
+        latent_dim=LATENT_DIM,
+        likelihood=LIKELIHOOD,
+        user_bias_prior=biases[0],
+        item_bias_prior=biases[1],
+        user_topic_prior=user_topics,
+        item_topic_prior=item_topics,
+        global_bias=1.3,
+        **{"factor_prior": FACTORS} | others,
+    )
+
+
+def _hdp(user, item):
+    return (
+        HDP(USER_TOPICS, user, USER_DISH, USER_TABLE),
+        HDP(ITEM_TOPICS, item, ITEM_DISH, ITEM_TABLE),
+    )
+
+
+def _franchise(likelihood):
+    return (
+        CRF(likelihood, USER_DISH, USER_TABLE, NUM_RATINGS + 2, 10),
+        CRF(likelihood, ITEM_DISH, ITEM_TABLE, NUM_RATINGS + 2, 10),
+    )
+
+
+FINITE = FiniteDirichlet(USER_TOPICS, 1.5), FiniteDirichlet(ITEM_TOPICS, 3.0)
+FIXED_HDP = (
+    HDP(USER_TOPICS, "weak_limit", 1.2, 2.0),
+    HDP(ITEM_TOPICS, "stick_breaking", 2.0, 3.0),
+)
+
+MEMBERS = {
+    "BPMF": make_spec(NoTopics(), NoTopics()),
+    "M3F": make_spec(*FINITE, MEANS_FIXED),
+    "M3F, biases equal to means": make_spec(*FINITE, ALL_EQUAL_MEANS),
+    "iM3F weak limit": make_spec(*_hdp("weak_limit", "weak_limit")),
+    "iM3F sticks": make_spec(*_hdp("stick_breaking", "stick_breaking")),
+    "iM3F both": make_spec(*_hdp("weak_limit", "stick_breaking")),
+    "iM3F as run": make_spec(*FIXED_HDP, ALL_EQUAL_MEANS),
+    # Room for one dish and one table a rating: it never runs out.
+    "CRF conditional": make_spec(*_franchise("conditional")),
+    "CRF marginal": make_spec(*_franchise("marginal"), ALL_EQUAL_MEANS),
+    # One topic on one side, isotropic factors.
+    "mixed sides": make_spec(
+        FiniteDirichlet(1, 2.0),
+        _hdp("weak_limit", "weak_limit")[1],
+        factor_prior=IsotropicNormal(1.7),
+    ),
+    # No topics on one side, hence no biases on the other.
+    "user topics only": make_spec(_hdp("stick_breaking", "weak_limit")[0], NoTopics()),
+}
+
+
+@cache
+def make_data():
+    """Lay the pairs out with little padding; the ratings are put in by each chain.
+
+    The layout's own buckets would make a tiny problem mostly padding.
+    """
+
+    def bucket(size, minimum=0):
+        return -(-size // 4) * 4
+
+    sizes = BlockSizes(block=2, group=4, rows=4, chunk=4)
+    with mock.patch.object(layout, "bucket", bucket):
+        data, order = layout.lay_out(
+            USER, ITEM, np.zeros(NUM_RATINGS), NUM_USERS, NUM_ITEMS, sizes
+        )
+    assert np.all(order == np.arange(NUM_RATINGS))
+    return data
+
+
+def without_ratings(data):
+    """Make all of the data padding."""
+
+    def empty(blocks):
+        return dataclasses.replace(
+            blocks,
+            batch_start=np.zeros_like(blocks.batch_start),
+            row=np.full_like(blocks.row, blocks.row.max() + blocks.rows),
+        )
+
+    return dataclasses.replace(
+        data,
+        num_ratings=np.int32(0),
+        user_blocks=empty(data.user_blocks),
+        item_blocks=empty(data.item_blocks),
+    )
+
+
+def prior_state(key, spec, data):
+    """Draw a state and the ratings (shape (N,), padding 0) jointly from the prior."""
+    dtype = data.rating.dtype
+    draw = draw_prior(key, spec, USER, ITEM, NUM_USERS, NUM_ITEMS, dtype)
+    (slots,) = data.rating.shape
+
+    def padded(values, rows, fill=0):
+        widths = [(0, rows - values.shape[0])] + [(0, 0)] * (values.ndim - 1)
+        return jnp.pad(values, widths, constant_values=fill)
+
+    fields = {}
+    sides = (("user", "item", data.user_rows), ("item", "user", data.item_rows))
+    for side, other, rows in sides:
+        prior = getattr(spec, f"{side}_topic_prior")
+        own, others = (getattr(spec, f"num_{s}_topics") for s in (side, other))
+        fixed = getattr(spec, f"{side}_bias_prior")
+        scalar = {
+            name: draw.get(f"{side}_{name}", jnp.ones((), dtype))
+            for name in ("dish_concentration", "table_concentration")
+        }
+        if isinstance(prior, FiniteDirichlet):
+            scalar["table_concentration"] = jnp.asarray(prior.concentration, dtype)
+        uniform = jnp.full(own, -np.log(max(own, 1)), dtype)
+        weights = draw.get(f"log_{side}_row_weights", jnp.zeros((rows, 0), dtype))
+        topic = draw.get(f"{side}_topic_of_rating", jnp.zeros(slots, jnp.int32))
+        fields |= {
+            f"{side}_factors": padded(draw[f"{side}_factors"], rows),
+            f"{side}_factor_prior": FactorPriorState(
+                draw[f"{side}_factor_mean"], draw[f"{side}_factor_precision"]
+            ),
+            f"{side}_bias": padded(
+                draw.get(f"{side}_bias", jnp.zeros((rows, others), dtype)), rows
+            ),
+            f"{side}_bias_prior": BiasPriorState(
+                *(
+                    draw.get(f"{side}_{name}", jnp.asarray(default, dtype))
+                    for name, default in (
+                        ("topic_mean", jnp.full(others, fixed.topic_mean, dtype)),
+                        ("bias_variance", 1.0),
+                        ("topic_mean_variance", 1.0),
+                    )
+                )
+            ),
+            f"{side}_topic_of_rating": padded(topic, slots),
+            f"{side}_topic_weights": TopicWeights(
+                padded(weights, rows, -np.log(max(own, 1))),
+                draw.get(f"log_{side}_global_weights", uniform),
+                scalar["dish_concentration"],
+                scalar["table_concentration"],
+            ),
+        }
+    state = State(
+        **fields,
+        rating_variance=draw["rating_variance"],
+        global_bias=jnp.asarray(spec.global_bias, dtype),
+    )
+    return jax.tree.map(lambda x: x + jnp.zeros((), x.dtype), state), padded(
+        draw["ratings"], slots
+    )

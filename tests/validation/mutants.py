@@ -1,0 +1,661 @@
+"""Wrong versions of the sampler, at least one a block, that the harness must catch.
+
+All wrong versions of a program are compiled together: wherever a mutant differs, both
+results are there and a traced number chooses. So a hundred mutants compile once, and
+number 0, the right sampler, is run by the same program.
+"""
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable
+from functools import cache, partial
+from typing import NamedTuple
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+
+from im3f_jax.gibbs import (
+    biases,
+    concentrations,
+    crf,
+    factor_prior,
+    factors,
+    global_weights,
+    rating_variance,
+    row_weights,
+    sweep,
+    table_counts,
+)
+from im3f_jax.numerics import random
+from tests.validation.members import ITEM_TOPICS, NUM_ITEMS, NUM_USERS, SAMPLED
+
+__all__ = ["MUTANTS", "Mutant", "numbers_of", "patch_of"]
+
+
+class Call(NamedTuple):
+    """What a wrong version may look at."""
+
+    args: tuple  # of this call
+    state: object  # before the sweep
+    history: dict  # name of a function: its results so far in this sweep
+    turn: int  # calls of this function before
+
+
+class Mutant(NamedTuple):
+    """One mistake: other arguments for a function, or another result."""
+
+    block: str
+    name: str
+    module: object
+    function: str
+    args: Callable | None = None  # Call -> arguments
+    result: Callable | None = None  # result, Call -> result
+    member: str = "iM3F both"  # the first of the members that has this block
+    left_out: bool = False  # only a chain that starts elsewhere can tell
+
+
+def _arg(index, wrong):
+    """Change one argument: wrong(argument, call)."""
+
+    def args(call):
+        given = list(call.args)
+        given[index] = wrong(given[index], call)
+        return tuple(given)
+
+    return args
+
+
+def _field(name, wrong):
+    """Change one field of a result: wrong(field, call)."""
+
+    def result(value, call):
+        return value._replace(**{name: wrong(getattr(value, name), call)})
+
+    return result
+
+
+def _center(count):
+    """Find c_0 of the side with so many columns."""
+    return SAMPLED[0 if count.shape[1] == ITEM_TOPICS else 1].topic_mean
+
+
+# --- factor prior -----------------------------------------------------------------
+
+
+def _with_mean_of_other_count(value, call):
+    """1/U where 1/M belongs: b-bar = (1/U) sum_j b_j, as the paper prints it."""
+    prior, rows, number = call.args
+    other = (NUM_USERS + NUM_ITEMS - number).astype(rows.dtype)
+    count = number.astype(rows.dtype)
+    mean = jnp.sum(rows, axis=0) / other
+    valid = (jnp.arange(rows.shape[0], dtype=jnp.int32) < number)[:, None]
+    centred = jnp.where(valid, rows - mean[None], 0)
+    shift = prior.mean - mean
+    shrink = prior.mean_precision * count / (prior.mean_precision + count)
+    return value._replace(
+        mean=(prior.mean_precision * prior.mean + count * mean)
+        / (prior.mean_precision + count),
+        inverse_scale=jnp.eye(rows.shape[1]) / prior.scale
+        + centred.T @ centred
+        + shrink * shift[:, None] * shift[None],
+    )
+
+
+def _without_mean_term(inverse_scale, call):
+    prior, rows, number = call.args
+    count = number.astype(rows.dtype)
+    shift = prior.mean - jnp.sum(rows, axis=0) / count
+    shrink = prior.mean_precision * count / (prior.mean_precision + count)
+    return inverse_scale - shrink * shift[:, None] * shift[None]
+
+
+def _scale_for_its_inverse(inverse_scale, call):
+    scale = call.args[0].scale
+    return inverse_scale + (scale - 1 / scale) * jnp.eye(inverse_scale.shape[0])
+
+
+_prior = (factor_prior, "conditional_factor_prior")
+_parts = (factors, "_batch_parameters")
+
+FACTORS = [
+    Mutant(
+        "factor prior",
+        "W_0 for its inverse",
+        *_prior,
+        result=_field("inverse_scale", _scale_for_its_inverse),
+    ),
+    Mutant("factor prior", "1/U for 1/M", *_prior, result=_with_mean_of_other_count),
+    Mutant(
+        "factor prior",
+        "the term of the mean left out of W",
+        *_prior,
+        result=_field("inverse_scale", _without_mean_term),
+    ),
+    Mutant(
+        "factor prior",
+        "degrees of freedom without the rows",
+        *_prior,
+        result=_field(
+            "degrees_of_freedom", lambda nu, c: nu - c.args[2].astype(nu.dtype)
+        ),
+    ),
+    Mutant("factors", "sign of the residual", *_parts, args=_arg(1, lambda x, c: -x)),
+    Mutant(
+        "factors",
+        "1/sigma^2 left out",
+        *_parts,
+        args=_arg(3, lambda x, c: jnp.ones_like(x)),
+    ),
+    Mutant(
+        "factors",
+        "prior's pull left out",
+        *_parts,
+        result=_field(
+            "linear", lambda x, c: x - (c.args[0].precision @ c.args[0].mean)
+        ),
+    ),
+    Mutant(
+        "factors",
+        "the other side's factors one sweep old",
+        sweep,
+        "resample_factors",
+        args=_arg(
+            3,
+            lambda other, c: c.state.user_factors if c.turn else other,
+        ),
+    ),
+]
+
+# --- biases -----------------------------------------------------------------------
+
+BIASES = [
+    Mutant(
+        "topic means",
+        "weight n / sigma^2: biases not summed out",
+        biases,
+        "conditional_topic_means",
+        args=_arg(1, lambda variance, c: jnp.zeros_like(variance)),
+    ),
+    Mutant(
+        "topic means",
+        "prior mean 0 for c_0",
+        biases,
+        "conditional_topic_means",
+        args=_arg(3, lambda center, c: jnp.zeros_like(center)),
+    ),
+    Mutant(
+        "biases",
+        "sigma_0^2 left out",
+        biases,
+        "conditional_biases",
+        args=_arg(2, lambda variance, c: jnp.ones_like(variance)),
+    ),
+    Mutant(
+        "biases",
+        "prior mean c_0 for mu_k",
+        biases,
+        "conditional_biases",
+        args=_arg(1, lambda mean, c: jnp.full_like(mean, _center(c.args[0].count))),
+    ),
+    Mutant(
+        "biases",
+        "sum of squares about 0 for mu_k",
+        biases,
+        "conditional_bias_variance",
+        args=_arg(2, lambda mean, c: jnp.zeros_like(mean)),
+    ),
+    Mutant(
+        "biases",
+        "shape of the variance counts ratings, not cells",
+        biases,
+        "conditional_bias_variance",
+        result=_field(
+            "shape",
+            lambda shape, c: (
+                c.args[0].shape + 0.5 * jnp.sum(c.args[3].count).astype(shape.dtype)
+            ),
+        ),
+    ),
+    Mutant(
+        "topic means",
+        "shape of their variance counts all, squares occupied ones",
+        biases,
+        "conditional_topic_mean_variance",
+        result=_field("shape", lambda shape, c: c.args[0].shape + 0.5 * c.args[1].size),
+    ),
+    Mutant(
+        "biases",
+        "the item's read a stale residual",
+        sweep,
+        "_selected",
+        # Calls: user, item (start), user, item (new topics), user, item (new biases).
+        result=lambda value, c: c.history["_selected"][2] if c.turn == 4 else value,
+    ),
+    Mutant(
+        "biases",
+        "M3F: sigma_0^2 left out",
+        biases,
+        "conditional_biases",
+        args=_arg(2, lambda variance, c: jnp.ones_like(variance)),
+        member="M3F",
+    ),
+    Mutant(
+        "topic means",
+        "no bias variance: sign of the residuals",
+        biases,
+        "conditional_topic_means",
+        args=_arg(0, lambda s, c: s._replace(total=-s.total)),
+        member="M3F, biases equal to means",
+    ),
+]
+
+# --- topics and their weights -----------------------------------------------------
+
+
+def _other_bias_left_in(residual, call):
+    """Put the other side's bias, as the sweep has it at this call, back."""
+    parts = call.history["_selected"]
+    return residual + parts[call.turn + 1]
+
+
+def _count_the_other_topic(call):
+    valid, row, column, shape = call.args
+    if call.turn:
+        return call.args
+    return valid, row, call.history["resample_topics"][0] % shape[1], shape
+
+
+TOPICS = [
+    Mutant(
+        "topics",
+        "theta left out",
+        sweep,
+        "resample_topics",
+        args=_arg(4, lambda x, c: jnp.zeros_like(x)),
+    ),
+    Mutant(
+        "topics",
+        "other side's bias not subtracted",
+        sweep,
+        "resample_topics",
+        args=_arg(1, _other_bias_left_in),
+    ),
+    Mutant(
+        "topics",
+        "index of the bias off by one",
+        sweep,
+        "resample_topics",
+        args=_arg(5, lambda bias, c: jnp.roll(bias, 1, axis=1)),
+    ),
+    Mutant(
+        "topics",
+        "1/sigma^2 for 1/(2 sigma^2)",
+        sweep,
+        "resample_topics",
+        args=_arg(6, lambda variance, c: 0.5 * variance),
+    ),
+    Mutant(
+        "table counts",
+        "off by one: a/(a + i), i = 1..n",
+        random,
+        "ranks_within_bins",
+        result=lambda value, c: (value[0], value[1] + 1),
+    ),
+    Mutant(
+        "table counts",
+        "one table a customer",
+        table_counts,
+        "chinese_restaurant_tables",
+        result=lambda value, c: jnp.sum(c.args[1], axis=0, dtype=jnp.int32),
+    ),
+    Mutant(
+        "table counts",
+        "one table a cell",
+        table_counts,
+        "chinese_restaurant_tables",
+        result=lambda value, c: jnp.sum(c.args[1] > 0, axis=0, dtype=jnp.int32),
+    ),
+    Mutant(
+        "global weights",
+        "weak limit: beta for beta/K",
+        global_weights,
+        "conditional_weak_limit",
+        result=lambda value, c: value + c.args[1] * (1 - 1 / value.shape[0]),
+    ),
+    Mutant(
+        "global weights",
+        "sticks without the sum of the tail",
+        global_weights,
+        "conditional_sticks",
+        result=lambda value, c: (value[0], jnp.broadcast_to(c.args[1], value[1].shape)),
+    ),
+    Mutant(
+        "row weights",
+        "gamma/K for gamma pi",
+        row_weights,
+        "conditional_row_weights",
+        args=_arg(0, lambda a, c: jnp.broadcast_to(jnp.mean(a), a.shape)),
+    ),
+    Mutant(
+        "row weights",
+        "without gamma pi",
+        row_weights,
+        "conditional_row_weights",
+        args=_arg(0, lambda a, c: jnp.full_like(a, 0.05)),
+    ),
+    Mutant(
+        "row weights",
+        "counts left out",
+        row_weights,
+        "conditional_row_weights",
+        args=_arg(1, lambda counts, c: jnp.zeros_like(counts)),
+    ),
+    Mutant(
+        "row weights",
+        "counts of the other side's topics",
+        sweep,
+        "count_by_cell",
+        args=_count_the_other_topic,
+    ),
+    Mutant(
+        "row weights",
+        "M3F: alpha for alpha/K",
+        row_weights,
+        "conditional_row_weights",
+        args=_arg(0, lambda a, c: a * a.shape[0]),
+        member="M3F",
+    ),
+]
+
+# --- concentrations and the rating variance ---------------------------------------
+
+_variance = (rating_variance, "conditional_rating_variance")
+
+SCALARS = [
+    Mutant(
+        "concentrations",
+        "Escobar and West with the number of dishes",
+        concentrations,
+        "chinese_restaurant_tables",
+        result=lambda value, c: jnp.minimum(value, 1),
+    ),
+    Mutant(
+        "concentrations",
+        "dish, weak limit: eta's term left out",
+        concentrations,
+        "conditional_dish_concentration_of_weak_limit",
+        args=_arg(2, lambda log_eta, c: jnp.zeros_like(log_eta)),
+    ),
+    Mutant(
+        "concentrations",
+        "dish, sticks: K for K - 1",
+        concentrations,
+        "conditional_dish_concentration_of_sticks",
+        result=_field("shape", lambda shape, c: shape + 1),
+    ),
+    Mutant(
+        "concentrations",
+        "dish, sticks: sign of the rate's term",
+        concentrations,
+        "conditional_dish_concentration_of_sticks",
+        result=_field("rate", lambda rate, c: rate + c.args[1][-1]),
+    ),
+    Mutant(
+        "concentrations",
+        "table: the rate's term left out",
+        concentrations,
+        "conditional_table_concentration",
+        args=_arg(2, lambda log_w, c: jnp.zeros_like(log_w)),
+    ),
+    Mutant(
+        "concentrations",
+        "table: rows without ratings counted",
+        concentrations,
+        "conditional_table_concentration",
+        args=_arg(2, lambda log_w, c: jnp.where(log_w == 0, -1, log_w)),
+    ),
+    Mutant(
+        "rating variance",
+        "shape n for n/2",
+        *_variance,
+        result=_field("shape", lambda shape, c: 2 * shape - c.args[0].variance.shape),
+    ),
+    Mutant(
+        "rating variance",
+        "floor ignored",
+        *_variance,
+        result=_field("floor", lambda floor, c: jnp.full_like(floor, 1e-6)),
+    ),
+    Mutant(
+        "rating variance",
+        "scale without the half",
+        *_variance,
+        result=_field("scale", lambda scale, c: scale + 0.5 * c.args[1]),
+    ),
+    Mutant(
+        "rating variance",
+        "BPMF: shape n for n/2",
+        *_variance,
+        result=_field("shape", lambda shape, c: 2 * shape - c.args[0].variance.shape),
+        member="BPMF",
+    ),
+]
+
+# --- blocks left out: the joint stays as it is, only an own start can tell ----------
+
+
+def _old(*names):
+    """Give back the state's own values, in the order in which the calls come."""
+
+    def result(value, call):
+        return getattr(call.state, names[call.turn])
+
+    return result
+
+
+LEFT_OUT = [
+    Mutant(block, "left out", sweep, function, result=wrong, left_out=True)
+    for block, function, wrong in (
+        (
+            "factor prior",
+            "resample_factor_prior",
+            _old("user_factor_prior", "item_factor_prior"),
+        ),
+        ("factors", "resample_factors", _old("user_factors", "item_factors")),
+        (
+            "topics",
+            "resample_topics",
+            _old("item_topic_of_rating", "user_topic_of_rating"),
+        ),
+        ("biases", "resample_biases", lambda value, c: (c.args[3], c.args[2])),
+        ("topic weights", "resample_topic_weights", lambda value, c: c.args[2]),
+        ("rating variance", "resample_rating_variance", lambda value, c: c.args[2]),
+    )
+]
+
+# --- the exact franchise ------------------------------------------------------------
+
+
+def _without(name):
+    return _arg(1, lambda numbers, c: numbers._replace(**{name: 1e-6 + 0 * numbers[0]}))
+
+
+def _one_table_more(dishes, call):
+    return dishes._replace(tables=dishes.tables + (dishes.tables > 0))
+
+
+_tables = (crf, "conditional_tables")
+_dish = (crf, "conditional_dish")
+
+FRANCHISE = [
+    Mutant(
+        "franchise",
+        "tables: new dish without tau^2",
+        *_tables,
+        args=_without("topic_mean_variance"),
+        member="CRF conditional",
+    ),
+    Mutant(
+        "franchise",
+        "tables: new dish without sigma_0^2",
+        *_tables,
+        args=_without("bias_variance"),
+        member="CRF conditional",
+    ),
+    Mutant(
+        "franchise",
+        "tables: one table too many a dish",
+        *_tables,
+        args=_arg(4, _one_table_more),
+        member="CRF conditional",
+    ),
+    Mutant(
+        "franchise",
+        "tables: sign of the offset",
+        *_tables,
+        args=_arg(6, lambda offset, c: -offset),
+        member="CRF conditional",
+    ),
+    Mutant(
+        "franchise",
+        "dishes: new dish without tau^2",
+        *_dish,
+        args=_without("topic_mean_variance"),
+        member="CRF conditional",
+    ),
+    Mutant(
+        "franchise",
+        "dishes: the table itself counted",
+        *_dish,
+        args=_arg(2, _one_table_more),
+        member="CRF conditional",
+    ),
+    Mutant(
+        "franchise",
+        "dishes: data left out",
+        *_dish,
+        args=_arg(4, lambda gain, c: 0 * gain),
+        member="CRF conditional",
+    ),
+    Mutant(
+        "franchise",
+        "a new dish keeps the slot's old biases",
+        crf,
+        "_give_birth",
+        result=lambda value, c: c.args[2],
+        member="CRF conditional",
+    ),
+    Mutant(
+        "franchise",
+        "a new dish's biases from the prior",
+        crf,
+        "_give_birth",
+        args=_arg(4, lambda count, c: 0 * count),
+        member="CRF conditional",
+    ),
+    Mutant(
+        "concentrations",
+        "dish, franchise: eta's term left out",
+        concentrations,
+        "conditional_dish_concentration_of_franchise",
+        args=_arg(2, lambda log_eta, c: 0 * log_eta),
+        member="CRF conditional",
+    ),
+    Mutant(
+        "franchise",
+        "dish step skipped",
+        crf,
+        "_dish_step",
+        result=lambda value, c: c.args[4],
+        member="CRF conditional",
+        left_out=True,
+    ),
+    Mutant(
+        "franchise",
+        "table step skipped",
+        crf,
+        "_table_step",
+        result=lambda value, c: c.args[4],
+        member="CRF conditional",
+        left_out=True,
+    ),
+    Mutant(
+        "franchise",
+        "marginal: variance of the mean left out",
+        crf,
+        "_integrated",
+        args=_arg(2, lambda variance, c: 1e-6 * variance),
+        member="CRF marginal",
+    ),
+]
+
+MUTANTS = [*FRANCHISE, *FACTORS, *BIASES, *TOPICS, *SCALARS, *LEFT_OUT]
+
+
+def numbers_of(member):
+    """List the numbers of a member's mutants."""
+    return [n for n, m in enumerate(MUTANTS, start=1) if m.member == member]
+
+
+@cache
+def patch_of(member):
+    """Get the patch of a member's sampler, for `run_chains`; one object a member."""
+    return partial(_patch, member)
+
+
+def _patch(member, active, state):
+    """Make the sampler wrong in the way number `active` (from 1; 0 is right) says.
+
+    A context for one trace of one sweep.
+    """
+    history = defaultdict(list)
+    places = defaultdict(list)
+    for number, mutant in enumerate(MUTANTS, start=1):
+        if mutant.member == member:
+            places[mutant.module, mutant.function].append((number, mutant))
+    stack = contextlib.ExitStack()
+    for (module, name), mutants in places.items():
+        right = getattr(module, name)
+        wrong = _mutated(right, name, mutants, active, state, history)
+        stack.enter_context(mock.patch.object(module, name, wrong))
+    return stack
+
+
+@contextlib.contextmanager
+def easy():
+    """Allow promotion: the mistakes are written in short."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def _mutated(right, name, mutants, active, state, history):
+    def choose(number, wrong, value):
+        if wrong is value:
+            return value
+        return jax.tree.map(
+            lambda a, b: a if a is b else jnp.where(active == number, a, b),
+            wrong,
+            value,
+        )
+
+    def function(*args, **options):
+        turn = len(history[name])
+        for number, mutant in mutants:
+            if mutant.args:
+                with easy():
+                    changed = mutant.args(Call(args, state, history, turn))
+                args = tuple(
+                    old if new is old else choose(number, new, old)
+                    for new, old in zip(changed, args, strict=True)
+                )
+        value = right(*args, **options)
+        for number, mutant in mutants:
+            if mutant.result:
+                with easy():
+                    changed = mutant.result(value, Call(args, state, history, turn))
+                value = choose(number, changed, value)
+        history[name].append(value)
+        return value
+
+    return function

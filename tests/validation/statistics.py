@@ -1,0 +1,193 @@
+"""What draws are compared by: label-invariant numbers of a state and its ratings."""
+
+import jax.numpy as jnp
+import numpy as np
+from scipy import stats
+
+from im3f_jax.model.log_joint import log_joint, mean_of_ratings
+from im3f_jax.model.topic_prior import CRF
+from tests.validation.members import NUM_ITEMS, NUM_RATINGS, NUM_USERS
+
+__all__ = ["summarise", "two_sample"]
+
+# Pairs of ratings: of one cell, of one user, of one item, of neither.
+PAIRS = ((0, 1), (0, 5), (0, 6), (5, 8))
+
+
+def summarise(state, ratings, spec, data):
+    """Reduce a state and the ratings that it was drawn with to named scalars.
+
+    Returns
+    -------
+    dict of str to Array
+        Scalars; those that are whole numbers are int32. Only rows and ratings that are
+        no padding enter.
+    """
+    found = {"rating variance": state.rating_variance}
+    real = slice(NUM_RATINGS)
+    residual = (ratings - mean_of_ratings(state, data))[real]
+    dots = jnp.sum(
+        state.user_factors[data.user[real]] * state.item_factors[data.item[real]],
+        axis=1,
+    )
+    scaled = jnp.sum(residual**2) / state.rating_variance
+    found |= {
+        "squared error / variance": scaled,
+        "mean residual": jnp.mean(residual) / jnp.sqrt(state.rating_variance),
+        "mean of ratings": jnp.mean(ratings[real]),
+        "variance of ratings": jnp.log(jnp.var(ratings[real])),
+        "residual x inner product": jnp.sum(residual * dots) / state.rating_variance,
+        "log likelihood": -0.5
+        * (scaled + NUM_RATINGS * jnp.log(state.rating_variance)),
+        "log joint": log_joint(state, spec, data, jnp.sum(residual**2)),
+        "spread of inner products": jnp.log(jnp.var(dots)),
+    }
+    sides = (("user", NUM_USERS, "item"), ("item", NUM_ITEMS, "user"))
+    for side, rows, other in sides:
+        found |= _factors(state, side, rows)
+        if getattr(spec, f"num_{other}_topics"):
+            found |= _biases(state, residual, data, side, rows, other)
+        if getattr(spec, f"num_{side}_topics") > 1:
+            found |= _topics(state, data, side)
+            if isinstance(getattr(spec, f"{side}_topic_prior"), CRF):
+                found |= _seating(state, side)
+            else:
+                found |= _weights(state, data, side, rows)
+    return found
+
+
+def _factors(state, side, rows):
+    factors = getattr(state, f"{side}_factors")[:rows]
+    mean, precision = getattr(state, f"{side}_factor_prior")
+    offset = factors - mean[None]
+    return {
+        f"{side} factors, log norm": jnp.log(jnp.sum(factors**2)),
+        f"{side} factors, mean": jnp.mean(factors),
+        f"{side} factors, quadratic form": jnp.sum((offset @ precision) * offset),
+        f"{side} factor mean": jnp.mean(mean),
+        f"{side} factor precision, log det": jnp.linalg.slogdet(precision)[1],
+        f"{side} factor mean, quadratic form": jnp.log(
+            (mean - 0.5) @ precision @ (mean - 0.5)
+        ),
+    }
+
+
+def _biases(state, residual, data, side, rows, other):
+    bias = getattr(state, f"{side}_bias")[:rows]
+    mean, variance, spread = getattr(state, f"{side}_bias_prior")
+    topic = getattr(state, f"{other}_topic_of_rating")[:NUM_RATINGS]
+    selected = bias[getattr(data, side)[:NUM_RATINGS], topic]
+    deviation = jnp.sum((bias - mean[None]) ** 2)
+    return {
+        f"{side} bias variance": variance,
+        f"{side} topic-mean variance": spread,
+        f"{side} biases, mean": jnp.mean(bias),
+        f"{side} biases, spread": jnp.std(bias),
+        f"{side} biases, deviation": deviation,
+        f"{side} biases, deviation / variance": deviation
+        / jnp.where(variance > 0, variance, 1),
+        f"{side} topic means, mean": jnp.mean(mean),
+        f"{side} topic means, spread": jnp.std(mean),
+        f"{side} topic means, largest": jnp.max(mean),
+        f"{side} biases selected, mean": jnp.mean(selected),
+        f"{side} biases selected, spread": jnp.std(selected),
+        f"{side} biases selected x residual": jnp.sum(residual * selected),
+    }
+
+
+def _topics(state, data, side):
+    weights = getattr(state, f"{side}_topic_weights")
+    topic = getattr(state, f"{side}_topic_of_rating")[:NUM_RATINGS]
+    number = weights.log_global_weights.shape[0]
+    hot = topic[:, None] == jnp.arange(number, dtype=jnp.int32)[None]
+    of_topic = jnp.sum(hot, axis=0, dtype=jnp.int32)
+    share = jnp.sort(of_topic)
+    found = {
+        f"{side} topics occupied": jnp.sum(of_topic > 0, dtype=jnp.int32),
+        f"{side} topic, largest count": share[-1],
+        f"{side} topic, second count": share[-2],
+        f"{side} topics, squares": jnp.sum(of_topic**2, dtype=jnp.int32),
+        f"{side} dish concentration": weights.dish_concentration,
+        f"{side} table concentration": weights.table_concentration,
+    }
+    for first, second in PAIRS:
+        same = topic[first] == topic[second]
+        found[f"{side} topic, ratings {first} and {second} together"] = same.astype(
+            jnp.int32
+        )
+    return found
+
+
+def _weights(state, data, side, rows):
+    weights = getattr(state, f"{side}_topic_weights")
+    topic = getattr(state, f"{side}_topic_of_rating")[:NUM_RATINGS]
+    log_theta, log_pi = weights.log_row_weights[:rows], weights.log_global_weights
+    theta, pi = jnp.exp(log_theta), jnp.exp(log_pi)
+    row = getattr(data, side)[:NUM_RATINGS]
+    return {
+        f"{side} row weights, entropy": -jnp.mean(
+            jnp.sum(jnp.where(theta > 0, theta * log_theta, 0), axis=1)
+        ),
+        f"{side} row weights, of the topics": jnp.mean(log_theta[row, topic]),
+        f"{side} row weights, largest of a row": jnp.max(log_theta[rows - 2]),
+        f"{side} global weights, largest": jnp.max(log_pi),
+        f"{side} global weights, entropy": -jnp.sum(jnp.where(pi > 0, pi * log_pi, 0)),
+        f"{side} global weights, least": jnp.min(log_pi),
+        f"{side} global weights, first": log_pi[0],
+        f"{side} rows and global weights": jnp.mean(theta @ pi),
+    }
+
+
+def _seating(state, side):
+    seating = getattr(state, f"{side}_topic_weights").seating
+    used = seating.dish_of_table >= 0
+    return {
+        f"{side} topic, tables": jnp.sum(used, dtype=jnp.int32),
+        f"{side} topic, tables of a row": jnp.sum(used[0], dtype=jnp.int32),
+        f"{side} topic, overflow": seating.overflow,
+    }
+
+
+def two_sample(first, second):
+    """Chance of a difference as large between two samples of one distribution.
+
+    Kolmogorov-Smirnov; for whole numbers a chi-squared test of the counts, of which
+    those that expect fewer than 20 are pooled with their neighbour. None where nothing
+    varies; 0 where a number is not finite.
+    """
+    first, second = (_wide(x) for x in (first, second))
+    if not (np.all(np.isfinite(first)) and np.all(np.isfinite(second))):
+        return 0.0
+    if np.ptp(first) == 0 and np.ptp(second) == 0:
+        return None if np.allclose(first[0], second[0], rtol=1e-5) else 0.0
+    if first.dtype.kind != "i":
+        return float(stats.ks_2samp(first, second, method="asymp").pvalue)
+    values = np.unique(np.concatenate([first, second]))
+    table = np.array(
+        [[np.sum(sample == v) for v in values] for sample in (first, second)]
+    )
+    return counts_alike(table)
+
+
+def counts_alike(table):
+    """Chi-squared test that the rows of a table of counts have one distribution."""
+    share = table.sum(axis=1, keepdims=True) / table.sum()
+    pooled, waiting = [], np.zeros(len(table))
+    for column in table.T:
+        waiting = waiting + column
+        if np.min(share * waiting.sum()) >= 20:
+            pooled.append(waiting)
+            waiting = np.zeros(len(table))
+    if waiting.any():
+        if not pooled:
+            return 1.0
+        pooled[-1] = pooled[-1] + waiting
+    if len(pooled) == 1:
+        return 1.0
+    return float(stats.chi2_contingency(np.array(pooled).T, correction=False).pvalue)
+
+
+def _wide(values):
+    """Take float64, in which small p-values do not underflow."""
+    values = np.asarray(values)
+    return values if values.dtype.kind == "i" else values.astype(np.float64)
