@@ -26,7 +26,8 @@ def measure(likelihood, latent_dim, concentration, num_sweeps, timed):
     Returns
     -------
     dict
-        "sweep" (median, least and largest seconds of the last `timed` sweeps), "first"
+        "sweep" (median, least and largest seconds of the last `timed` sweeps),
+        "processor" (the median of their processor seconds), "first"
         (seconds of the first), "compile" (all compilations, in seconds), room, topics
         and tables in use at the end.
     """
@@ -41,7 +42,12 @@ def measure(likelihood, latent_dim, concentration, num_sweeps, timed):
         item_table_concentration=concentration,
         **fixed,
     )
-    ends = []
+    ends, cpu = [], []
+
+    def note(sweep, elapsed, metrics):
+        ends.append(elapsed)
+        cpu.append(time.process_time())
+
     posterior = model.fit(
         split.train,
         split.test,
@@ -49,7 +55,7 @@ def measure(likelihood, latent_dim, concentration, num_sweeps, timed):
         num_samples=num_sweeps - num_sweeps // 2,
         store="summary",
         progress=False,
-        callback=lambda sweep, elapsed, metrics: ends.append(elapsed),
+        callback=note,
     )
     seconds = np.diff([0.0, *ends])
     last = seconds[-timed:]
@@ -66,6 +72,8 @@ def measure(likelihood, latent_dim, concentration, num_sweeps, timed):
             "largest": max(last),
             "number": len(last),
         },
+        # Of the processor: what a sweep takes where nothing else runs.
+        "processor": statistics.median(np.diff(cpu)[-timed:]),
         "first": seconds[0],
         "compile": posterior.seconds["compile"],
         "room": {
@@ -115,7 +123,8 @@ def main(argv=None):
             found.append(result)
             print(
                 f"{likelihood}, table concentration {concentration:g}: "
-                f"{result['sweep']['median']:.2f} s a sweep, compile "
+                f"{result['sweep']['median']:.2f} s a sweep "
+                f"(processor {result['processor']:.2f} s), compile "
                 f"{result['compile']:.1f} s, topics {result['topics']}, in all "
                 f"{time.perf_counter() - begin:.0f} s",
                 flush=True,

@@ -555,12 +555,13 @@ def _table_step(
         choice = jnp.argmax(race).astype(jnp.int32)
         opens = choice >= max_tables
         born = choice == max_tables + num_topics
-        table = jnp.where(opens, _free(customers), choice)
-        served = jnp.where(born, _free(dishes.tables), choice - max_tables)
+        free_table, free_dish = _free(customers), _free(dishes.tables)
+        table = jnp.where(opens, free_table, choice)
+        served = jnp.where(born, free_dish, choice - max_tables)
         served = jnp.where(opens, served, dish[table])
         overflow = jnp.where(
-            opens & jnp.all(customers > 0), NO_TABLE_FREE, 0
-        ) | jnp.where(born & jnp.all(dishes.tables > 0), NO_DISH_FREE, 0)
+            opens & (customers[free_table] > 0), NO_TABLE_FREE, 0
+        ) | jnp.where(born & (dishes.tables[free_dish] > 0), NO_DISH_FREE, 0)
         here = slots == table
         room = room._replace(
             table=lax.dynamic_update_slice(room.table, table[None], (n,)),

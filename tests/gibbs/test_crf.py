@@ -494,9 +494,9 @@ def test_without_data_the_seating_is_that_of_the_prior(small_blocks):
     numbers = NUMBERS._replace(rating_variance=1e8)
     beta, gamma = numbers[3:]
     prior = CRF("conditional", beta, gamma, 16, 6)
-    drawn = run_chain(6, prior, np.zeros(18), row, other, numbers, 3000, 6)
+    drawn = run_chain(6, prior, np.zeros(18), row, other, numbers, 2000, 5)
     rng = np.random.default_rng(7)
-    expected = [draw_seating(rng, row, beta, gamma) for _ in range(20000)]
+    expected = [draw_seating(rng, row, beta, gamma) for _ in range(10000)]
 
     def statistics(table, topic):
         return (
