@@ -81,17 +81,27 @@ def accuracy(*names):
     return _grid(header, lines) + _source(result, name)
 
 
-def peers(name):
-    """Milliseconds a sweep and error, ours and the peers' in one run."""
-    result = _read(name)
-    cells = {}
-    for found in result["results"]:
-        key = (found["data"], found["latent_dim"])
-        cells.setdefault(key, {})[found["system"]] = found
-    systems = list(dict.fromkeys(f["system"] for f in result["results"]))
+def peers(*names):
+    """Milliseconds a sweep and error, ours and the peers' in one run.
+
+    A row comes from the first file that has it.
+    """
+    cells, sources = {}, []
+    for name in names:
+        result = _read(name)
+        rows = {}
+        for found in result["results"]:
+            key = (found["data"], found["latent_dim"])
+            rows.setdefault(key, {})[found["system"]] = found
+        new = {key: row for key, row in rows.items() if key not in cells}
+        if new:
+            sweeps = result["arguments"]["sweeps"]
+            sources.append(_source(result, name))
+        cells |= {key: (row, sweeps) for key, row in new.items()}
+    systems = list(dict.fromkeys(s for row, _ in cells.values() for s in row))
     lines = []
-    for (data, dim), row in cells.items():
-        line = [f"{data}, D={dim}"]
+    for (data, dim), (row, sweeps) in cells.items():
+        line = [f"{data}, D={dim}, {sweeps} sweeps"]
         for system in systems:
             found = row.get(system)
             seconds = found and found.get("seconds_a_sweep")
@@ -101,7 +111,7 @@ def peers(name):
                 else f"{1e3 * seconds:.0f} ms, {found['rmse_clipped']:.4f}"
             )
         lines.append(line)
-    return _grid(["", *systems], lines) + _source(result, name)
+    return _grid(["", *systems], lines) + "".join(sources)
 
 
 def demo(name):
@@ -160,7 +170,7 @@ TABLES = {
         "accuracy_ml-100k_d10", "accuracy_ml-100k_loo_d40", "accuracy_ml-1m_d10",
         "accuracy_ml-1m_d40",
     ),
-    "peers": lambda: peers("peers"),
+    "peers": lambda: peers("peers_ml-100k", "peers"),
     "demo": lambda: demo("demo"),
     "throughput": lambda: throughput("throughput"),
 }  # fmt: skip
