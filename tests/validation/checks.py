@@ -47,8 +47,8 @@ class Sizes(NamedTuple):
     quick: bool = True  # compile quickly, run at half the speed
 
 
-SHORT = Sizes(8_000, 4_000, 5, 500, 50, 500, 50, 6)
-MUTANT = Sizes(8_000, 2_000, 5, 500, 50, 500, 50, 6)
+SHORT = Sizes(8_000, 4_000, 5, 500, 50, 500, 50, 10)
+MUTANT = SHORT._replace(chains=2_000)
 LONG = Sizes(100_000, 20_000, 10, 2_000, 150, 1_000, 150, 15, quick=False)
 # The franchise sits down one after another: a sweep of many chains waits for the last.
 FRANCHISE = Sizes(8_000, 4_000, 5, 1_000, 50, 500, 50, 8, quick=False)
@@ -133,7 +133,8 @@ def run_test(test, name, sizes, patch=None, active=0):
         truth, _, ranks = run(data, plan, sizes.data_sets)
         chances, histograms = {}, {}
         for statistic, rank in ranks.items():
-            if np.ptp(truth[statistic]) == 0:
+            # A number of one label mixes only as fast as labels change places.
+            if np.ptp(truth[statistic]) == 0 or statistic.endswith("weights, first"):
                 continue
             histograms[statistic] = np.bincount(rank, minlength=sizes.kept + 1)
             chances[statistic] = float(stats.chisquare(histograms[statistic]).pvalue)
