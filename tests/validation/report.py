@@ -1,0 +1,225 @@
+"""Run the validation, in processes of its own, and print one table."""
+
+import argparse
+import multiprocessing
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+from bench.machine import describe, num_cores, write_result
+
+# The chance that a right sampler fails anywhere in the run, shared by all p-values. A
+# mutant is caught where one of its p-values is below its share of the same.
+FAILURE = 1e-4
+
+
+def run_unit(unit):
+    """Run one unit of work in a process; rows of the table, or what else it found."""
+    kind, name, short = unit
+    start = time.perf_counter()
+    found = _UNITS[kind](name, short)
+    return unit, found, time.perf_counter() - start
+
+
+def _checks(name, short):
+    from tests.validation import checks
+
+    sizes = checks.SHORT if short else checks.sizes_of(name)
+    rows = []
+    for test in checks.TESTS:
+        outcome = checks.run_test(test, name, sizes)
+        rows.append(
+            {
+                "sampler": name,
+                "test": test,
+                "draws": f"{outcome.draws} x {outcome.sweeps}",
+                "p_values": outcome.chances,
+                "ranks": {n: list(map(int, r)) for n, r in outcome.ranks.items()},
+            }
+        )
+    return rows
+
+
+def _mutants(name, short):
+    from tests.validation import checks, mutants
+
+    rows = []
+    patch = mutants.patch_of(name)
+    # Number 0 is the right sampler, in the same program and at the same sizes.
+    for number in [0, *mutants.numbers_of(name)]:
+        mutant = mutants.MUTANTS[number - 1] if number else None
+        tests = ["own start" if mutant and mutant.left_out else "geweke"]
+        if mutant is None:
+            tests = ["geweke", "own start"]
+        for test in tests:
+            outcome = checks.run_test(test, name, checks.MUTANT, patch, number)
+            title = f"{mutant.block}: {mutant.name}" if mutant else "unmutated"
+            rows.append(
+                {
+                    "sampler": f"{name} - {title}",
+                    "test": test,
+                    "mutant": mutant is not None,
+                    "draws": f"{outcome.draws} x {outcome.sweeps}",
+                    "p_values": outcome.chances,
+                }
+            )
+    return rows
+
+
+def _nuts(name, short):
+    from tests.validation.nuts import nuts_against_gibbs
+
+    settings = {"num_sweeps": 4_000, "num_samples": 1_000} if short else {}
+    return [row._asdict() for row in nuts_against_gibbs(name, **settings)]
+
+
+def _truncation(name, short):
+    from tests.validation.truncation import averages
+
+    return averages(name)
+
+
+_UNITS = {
+    "checks": _checks,
+    "mutants": _mutants,
+    "nuts": _nuts,
+    "truncation": _truncation,
+}
+
+
+def units(short):
+    """List the units of work, the long ones first."""
+    from tests.validation import members, mutants, nuts, truncation
+
+    if short:
+        return [("checks", "iM3F both", True), ("mutants", "iM3F both", True)]
+    mutated = dict.fromkeys(m.member for m in mutants.MUTANTS)
+    listed = [("checks", name) for name in members.MEMBERS if name.startswith("CRF")]
+    listed += [("truncation", name) for name in truncation.SAMPLERS]
+    listed += [("mutants", name) for name in mutated]
+    listed += [("nuts", name) for name in nuts.SPECS]
+    listed += [
+        ("checks", name) for name in members.MEMBERS if not name.startswith("CRF")
+    ]
+    return [(*unit, False) for unit in listed]
+
+
+def judge(done):
+    """Turn what the units found into rows of the table, with verdicts."""
+    from scipy import stats
+
+    from tests.validation import truncation
+
+    rows = []
+    tested = [
+        row
+        for (kind, _, _), found, _ in done
+        for row in (found if kind in ("checks", "mutants") else [])
+    ]
+    count = sum(len(row["p_values"]) for row in tested if not row.get("mutant"))
+    limit = FAILURE / max(count, 1)
+    for row in tested:
+        least = min((p, n) for n, p in row["p_values"].items())
+        rejected = least[0] < limit
+        verdict = (
+            ("caught" if rejected else "NOT CAUGHT") if row.get("mutant") else None
+        )
+        rows.append(
+            {
+                "sampler": row["sampler"],
+                "test": row["test"],
+                "count": len(row["p_values"]),
+                "value": f"p {least[0]:.2g}",
+                "least_p": least[0],
+                "where": least[1],
+                "draws": row["draws"],
+                "verdict": verdict or ("REJECTED" if rejected else "passed"),
+            }
+        )
+    for (kind, name, _), found, _ in done:
+        if kind == "nuts":
+            worst = max(found, key=lambda r: abs(r["z"]))
+            most = stats.norm.isf(0.5 * FAILURE / len(found))
+            rows.append(
+                {
+                    "sampler": name,
+                    "test": "NUTS",
+                    "count": len(found),
+                    "value": f"{abs(worst['z']):.1f} errors",
+                    "where": worst["name"],
+                    "draws": "-",
+                    "verdict": "passed" if abs(worst["z"]) < most else "REJECTED",
+                }
+            )
+    compared = {name: f for (kind, name, _), f, _ in done if kind == "truncation"}
+    differences = truncation.compare(compared, FAILURE) if compared else []
+    for row in differences:
+        far = row["largest"] > row["limit"]
+        last = row["sampler"].endswith(f", {truncation.TRUNCATIONS[-1]}")
+        rows.append(
+            {
+                "sampler": row["sampler"],
+                "test": "against the franchise",
+                "count": len(row["differences"]),
+                "value": f"{row['largest']:.1f} errors",
+                "where": row["where"],
+                "draws": f"{truncation.CHAINS} x {truncation.SWEEPS}",
+                "verdict": ("REJECTED" if last else "differs") if far else "passed",
+            }
+        )
+    return rows, limit, differences
+
+
+def table(rows):
+    """Lay the rows out as text."""
+    names = ["sampler", "test", "count", "value", "where", "draws", "verdict"]
+    lines = [names] + [[str(row[n]) for n in names] for row in rows]
+    widths = [max(len(line[k]) for line in lines) for k in range(len(names))]
+    return "\n".join(
+        "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def main():
+    """Run all units, print the table, write the result, and return an exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.validation", description=__doc__
+    )
+    parser.add_argument("--short", action="store_true", help="one member, small sizes")
+    parser.add_argument("--only", default="", help="kinds of units, comma-separated")
+    parser.add_argument("--workers", type=int, default=min(2, num_cores()))
+    parser.add_argument("--json-name", default=None, help="write bench/results/NAME")
+    options = parser.parse_args()
+    started, begin = describe(), time.perf_counter()
+    todo = units(options.short)
+    if options.only:
+        todo = [unit for unit in todo if unit[0] in options.only.split(",")]
+    done = []
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.workers, mp_context=context) as pool:
+        for future in as_completed([pool.submit(run_unit, unit) for unit in todo]):
+            done.append(future.result())
+            unit, _, seconds = done[-1]
+            print(f"  {unit[0]}: {unit[1]}, {seconds:.0f} s", file=sys.stderr)
+    done.sort(key=lambda one: todo.index(one[0]))
+    rows, limit, differences = judge(done)
+    print(table(rows))
+    bad = [r for r in rows if r["verdict"] in ("REJECTED", "NOT CAUGHT")]
+    seconds = time.perf_counter() - begin
+    print(
+        f"{len(rows)} rows in {seconds:.0f} s; limit of a p-value {limit:.2g}: a right "
+        f"sampler fails with probability {FAILURE:g}. {len(bad) or 'No'} failures."
+    )
+    if options.json_name:
+        payload = {
+            "seconds": round(seconds),
+            "failure": FAILURE,
+            "limit": limit,
+            "rows": rows,
+            "truncation": differences,
+            "unit_seconds": {f"{u[0]}: {u[1]}": round(s) for u, _, s in done},
+        }
+        path = write_result(options.json_name, payload, started)
+        print(f"wrote {path.relative_to(path.parents[2])}")
+    return 1 if bad else 0
