@@ -18,7 +18,7 @@ import numpy as np
 __all__ = ["RESULTS", "describe", "num_cores", "peak_memory", "write_result"]
 
 RESULTS = Path(__file__).resolve().parent / "results"
-PACKAGES = ("im3f-jax", "jax", "jaxlib", "numpy", "scipy", "myfm", "smurff")
+PACKAGES = ("im3f-jax", "jax", "jaxlib", "numpy", "scipy", "numpyro", "myfm", "smurff")
 
 
 def num_cores():

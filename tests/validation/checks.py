@@ -91,6 +91,11 @@ OF_RATINGS = (
 )
 
 
+# What the ratings alone fix. Truth and chain share them, and two compiled programs may
+# round them differently: their ranks tell nothing.
+FIXED_BY_RATINGS = ("mean of ratings", "variance of ratings")
+
+
 @lru_cache(maxsize=8)
 def prior_statistics(name, draws):
     """Draw from the prior, for all tests of a member: dict of arrays, (draws,)."""
@@ -133,8 +138,10 @@ def run_test(test, name, sizes, patch=None, active=0):
         truth, _, ranks = run(data, plan, sizes.data_sets)
         chances, histograms = {}, {}
         for statistic, rank in ranks.items():
+            if np.ptp(truth[statistic]) == 0 or statistic in FIXED_BY_RATINGS:
+                continue
             # A number of one label mixes only as fast as labels change places.
-            if np.ptp(truth[statistic]) == 0 or statistic.endswith("weights, first"):
+            if statistic.endswith("weights, first"):
                 continue
             histograms[statistic] = np.bincount(rank, minlength=sizes.kept + 1)
             chances[statistic] = float(stats.chisquare(histograms[statistic]).pvalue)
