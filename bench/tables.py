@@ -165,6 +165,60 @@ def throughput(name):
     return _grid(header, lines) + _source(result, name)
 
 
+def validation(name):
+    """Show every sampler's least p-values, and how many mutants were caught."""
+    result = _read(name)
+    tests = ["geweke", "own start", "no data", "calibration"]
+    rows, mutants = {}, {}
+    for row in result["rows"]:
+        sampler, _, mutant = row["sampler"].partition(" - ")
+        if mutant and mutant != "unmutated":
+            mutants.setdefault(sampler, []).append(row["verdict"] == "caught")
+        elif row["test"] in tests and not mutant:
+            rows.setdefault(sampler, {})[row["test"]] = row
+    lines = []
+    for sampler, found in rows.items():
+        line = [sampler]
+        for test in tests:
+            row = found.get(test)
+            line.append(
+                f"{row['least_p']:.2g} of {row['count']} ({row['draws']})"
+                if row
+                else "-"
+            )
+        caught = mutants.get(sampler)
+        line.append(f"{sum(caught)} of {len(caught)}" if caught else "-")
+        lines.append(line)
+    header = ["sampler", "Geweke", *tests[1:], "mutants caught"]
+    return _grid(header, lines) + _source(result, name)
+
+
+def truncation(name):
+    """Compare the truncated samplers with the exact franchise."""
+    result = _read(name)
+    shown = {
+        "user topics occupied": "user topics",
+        "item topics occupied": "item topics",
+        "user topic, ratings 0 and 5 together": "two ratings in one user topic",
+        "rating variance": "rating variance",
+        "prediction of (3, 2)": "a prediction",
+    }
+    lines = []
+    for row in result["truncation"]:
+        found = row["differences"]
+        line = [row["sampler"].replace("_", " ")]
+        for quantity in shown:
+            exact, ours, error = found[quantity]
+            line.append(f"{ours - exact:+.4f} ± {error:.4f}")
+        line.append(f"{row['largest']:.1f} of {len(found)}")
+        lines.append(line)
+    exact = ["franchise itself"]
+    found = result["truncation"][0]["differences"]
+    exact += [f"{found[quantity][0]:.3f}" for quantity in shown] + ["-"]
+    header = ["truncation", *shown.values(), "largest, in errors"]
+    return _grid(header, [exact, *lines]) + _source(result, name)
+
+
 TABLES = {
     "accuracy": lambda: accuracy(
         "accuracy_ml-100k_d10", "accuracy_ml-100k_loo_d40", "accuracy_ml-1m_d10",
@@ -173,6 +227,8 @@ TABLES = {
     "peers": lambda: peers("peers_ml-100k", "peers"),
     "demo": lambda: demo("demo"),
     "throughput": lambda: throughput("throughput"),
+    "validation": lambda: validation("validation"),
+    "truncation": lambda: truncation("validation"),
 }  # fmt: skip
 
 

@@ -21,7 +21,14 @@ import im3f_jax as im3f
 from bench import machine, rows
 from im3f_jax import InputError
 from im3f_jax.data.layout import lay_out
-from im3f_jax.gibbs import biases, factor_prior, factors, rating_variance, topics
+from im3f_jax.gibbs import (
+    biases,
+    factor_prior,
+    factors,
+    rating_variance,
+    table_topics,
+    topics,
+)
 from im3f_jax.gibbs.init import init_state
 from im3f_jax.gibbs.sweep import gibbs_sweep, resample_topic_weights
 from im3f_jax.inference.devices import block_sizes, choose_device, describe_device
@@ -99,6 +106,36 @@ def blocks_of(spec):
             data.chunk,
         )
 
+    def item_tables(key, state, data, extra):
+        return table_topics.resample_table_topics(
+            key,
+            extra["residual"],
+            data.item,
+            data.user,
+            state.item_topic_of_rating,
+            state.item_topic_weights,
+            state.user_bias,
+            state.rating_variance,
+            data.num_ratings,
+            data.chunk,
+            table_topics.table_room(data.rating.shape[0]),
+        )
+
+    def user_tables(key, state, data, extra):
+        return table_topics.resample_table_topics(
+            key,
+            extra["residual"],
+            data.user,
+            data.item,
+            state.user_topic_of_rating,
+            state.user_topic_weights,
+            state.item_bias,
+            state.rating_variance,
+            data.num_ratings,
+            data.chunk,
+            table_topics.table_room(data.rating.shape[0]),
+        )
+
     def counts(key, state, data, extra):
         return [
             count_by_cell(
@@ -162,9 +199,9 @@ def blocks_of(spec):
         "inner products": inner_products,
     }
     if spec.num_item_topics > 1:
-        named["item topics"] = item_topics
+        named |= {"item topics": item_topics, "item tables": item_tables}
     if spec.num_user_topics > 1:
-        named["user topics"] = user_topics
+        named |= {"user topics": user_topics, "user tables": user_tables}
     if spec.num_user_topics and spec.num_item_topics:
         named |= {"counts": counts, "weights": weights, "biases": all_biases}
     return named | {"rating variance": variance}

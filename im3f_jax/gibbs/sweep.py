@@ -22,6 +22,7 @@ from im3f_jax.gibbs.rating_variance import resample_rating_variance
 from im3f_jax.gibbs.row_weights import resample_row_weights
 from im3f_jax.gibbs.state import State, SweepInfo, TopicWeights
 from im3f_jax.gibbs.table_counts import resample_table_counts
+from im3f_jax.gibbs.table_topics import resample_table_topics, table_room
 from im3f_jax.gibbs.topics import resample_topics
 from im3f_jax.model.log_joint import log_joint
 from im3f_jax.model.scalars import Gamma
@@ -45,8 +46,8 @@ def gibbs_sweep(
 ) -> tuple[State, SweepInfo]:
     """Draw every block once from its full conditional.
 
-    Factor priors, user factors, item factors; item topics, user topics (under the
-    Chinese restaurant franchise: tables, then dishes) and both sides' weights; user
+    Factor priors, user factors, item factors; item topics, user topics (rating by
+    rating, then table by table) and both sides' weights; user
     biases, item biases; rating variance. The factors' inner products are computed once,
     after the factors. A side without topics, or with one, skips the blocks that have
     nothing to draw.
@@ -67,7 +68,8 @@ def gibbs_sweep(
     tuple
         The state after, and its label-free scalars.
     """
-    keys = iter(jax.random.split(key, 11))
+    keys = iter(jax.random.split(key, 13))
+    room = table_room(data.rating.shape[0])
     valid = jnp.arange(data.rating.shape[0], dtype=jnp.int32) < data.num_ratings
     users, items = state.user_bias.shape, state.item_bias.shape
 
@@ -139,6 +141,19 @@ def gibbs_sweep(
             state.rating_variance,
             data.chunk,
         )
+        item_topic = resample_table_topics(
+            next(keys),
+            x - item_part,
+            data.item,
+            data.user,
+            item_topic,
+            item_weights,
+            state.user_bias,
+            state.rating_variance,
+            data.num_ratings,
+            data.chunk,
+            room,
+        )
         user_part = _selected(state.user_bias, data.user, item_topic)
     if isinstance(spec.user_topic_prior, CRF):
         user_topic, seating, item_bias, item_bias_prior = resample_franchise(
@@ -168,6 +183,19 @@ def gibbs_sweep(
             state.item_bias,
             state.rating_variance,
             data.chunk,
+        )
+        user_topic = resample_table_topics(
+            next(keys),
+            x - user_part,
+            data.user,
+            data.item,
+            user_topic,
+            user_weights,
+            state.item_bias,
+            state.rating_variance,
+            data.num_ratings,
+            data.chunk,
+            room,
         )
         item_part = _selected(state.item_bias, data.item, user_topic)
     user_counts = count_by_cell(

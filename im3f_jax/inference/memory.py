@@ -1,8 +1,9 @@
 """Bytes that a fit needs, before it starts."""
 
 from im3f_jax.data.layout import RatingLayout
+from im3f_jax.gibbs.table_topics import table_room
 from im3f_jax.model.spec import ModelSpec
-from im3f_jax.model.topic_prior import CRF
+from im3f_jax.model.topic_prior import CRF, NoTopics
 
 __all__ = ["estimate_draw_bytes", "estimate_memory", "format_bytes"]
 
@@ -15,7 +16,9 @@ def estimate_memory(
     Two copies of the state are counted (before and after a sweep), the working set of
     the factor block for one batch of rows (Gram sums, precisions and their transposed
     chunks), the per-rating temporaries (four floats and four int32 a rating for topics,
-    residuals, table counts) and the gammas of the row weights (eight copies). A Chinese
+    residuals, table counts; seven more numbers for the seats), three numbers for each
+    topic of each table that is moved, and the gammas of the row weights (eight copies).
+    A Chinese
     restaurant franchise adds its seats (customers and dish of each table, before,
     during and after), eight numbers a rating for its orders and sums, and the noise of
     a chunk; it is estimated in the room that it starts with.
@@ -54,6 +57,12 @@ def estimate_memory(
     group = max(
         blocks.other[0].size for blocks in (layout.user_blocks, layout.item_blocks)
     )
+    # Topics of a side whose ratings are seated at tables, for the larger side.
+    seated = max(
+        prior.num_topics
+        for prior in (NoTopics(), spec.user_topic_prior, spec.item_topic_prior)
+        if not isinstance(prior, CRF)
+    )
     parts = {
         "ratings": num_ratings * (8 + word),
         "blocks": sum(
@@ -63,7 +72,8 @@ def estimate_memory(
         "state": num_chains * 2 * (by_row * word + 8 * num_ratings),
         "features": num_chains * 2 * by_row * word,
         "factor work": num_chains * word * (3 * batch_rows * dim**2 + 3 * group * dim),
-        "rating work": num_chains * num_ratings * (4 * word + 16),
+        "rating work": num_chains * num_ratings * (4 * word + 16 + 28 * (seated > 1)),
+        "table work": num_chains * 3 * word * table_room(num_ratings) * seated,
         "row weight work": num_chains
         * 8
         * word

@@ -15,7 +15,9 @@ from im3f_jax.numerics.reductions import ranks_within_bins
 __all__ = [
     "standard_normal",
     "standard_uniform",
+    "chinese_restaurant_seating",
     "chinese_restaurant_tables",
+    "invert_weights",
     "log_beta_pair",
     "log_dirichlet",
     "log_gamma",
@@ -279,6 +281,68 @@ def normal_wishart(
     return mean + offset * lax.rsqrt(mean_precision), precision
 
 
+def chinese_restaurant_seating(
+    key: Array,
+    row: Array,
+    column: Array,
+    rows: int,
+    concentration: Array,
+    valid: Array,
+) -> tuple[Array, Array]:
+    """Seat customers at the tables of Chinese restaurants, all at once.
+
+    Customer i = 0, 1, .. of a restaurant opens a table with probability a / (a + i),
+    else joins the table of one of those before, each alike. Whom each joins is drawn in
+    parallel; the founder of a table is found by following the links, which doubles the
+    distance each round.
+
+    Parameters
+    ----------
+    key
+        A typed key.
+    row, column
+        Restaurant of each customer, int32, shape (N,).
+    rows
+        Rows of restaurants, static.
+    concentration
+        a of each column, positive, shape (K,).
+    valid
+        False for padding, shape (N,).
+
+    Returns
+    -------
+    tuple of Array
+        The founder of each customer's table, int32, shape (N,): the first of the
+        table's customers (padding founds tables of its own); and the customers in the
+        order of their restaurants, int32, shape (N,).
+    """
+    open_key, join_key = jax.random.split(key)
+    place = jnp.arange(row.shape[0], dtype=jnp.int32)
+    (columns,) = concentration.shape
+    row = jnp.where(valid, row, rows)
+    if (rows + 1) * columns < 2**31:  # sorting by one number takes an eighth
+        cell, customer = lax.sort((row * columns + column, place), num_keys=1)
+        row, column = cell // columns, cell % columns
+    else:
+        row, column, customer = lax.sort((row, column, place), num_keys=2)
+    fresh = jnp.ones(row.shape, bool)
+    fresh = fresh.at[1:].set((row[1:] != row[:-1]) | (column[1:] != column[:-1]))
+    fresh = fresh | (row == rows)
+    start = lax.cummax(jnp.where(fresh, place, 0))
+    rank = place - start
+    a = concentration[column]
+    u = standard_uniform(open_key, row.shape, a.dtype)
+    opens = fresh | (u < a / (a + rank.astype(a.dtype)))
+    joined = start + jax.random.randint(
+        join_key, row.shape, 0, jnp.maximum(rank, 1), jnp.int32
+    )
+    link = jnp.where(opens, place, joined)
+    link = lax.while_loop(
+        lambda link: jnp.any(link[link] != link), lambda link: link[link], link
+    )
+    return jnp.zeros_like(place).at[customer].set(customer[link]), customer
+
+
 def chinese_restaurant_tables(
     key: Array, counts: Array, concentration: Array, total: int
 ) -> Array:
@@ -315,3 +379,71 @@ def chinese_restaurant_tables(
     ends = jnp.cumsum(jnp.sum(counts, axis=0, dtype=jnp.int32), dtype=jnp.int32)
     upto = jnp.where(ends > 0, running[jnp.maximum(ends - 1, 0)], 0)
     return jnp.diff(upto, prepend=jnp.zeros(1, jnp.int32))
+
+
+# Categories are summed in groups of this many before one is picked within its group.
+GROUP = 16
+
+
+def invert_weights(log_weights: Array, uniform: Array) -> Array:
+    """Draw a category a row by inverting its cumulative weights, one uniform a row.
+
+    In two levels: first the group of GROUP categories, then the category in it. One of
+    weight 0 is never drawn: the target is kept strictly below the running total that it
+    is compared to.
+
+    Parameters
+    ----------
+    log_weights
+        Log probabilities up to a constant a row, shape (n, K).
+    uniform
+        Of `standard_uniform`, shape (n,). The middles of its steps are taken: its 0,
+        once in 2^23 draws, would pick the first category however small its weight.
+
+    Returns
+    -------
+    Array
+        int32, shape (n,).
+    """
+    uniform = uniform + 0.5 * jnp.finfo(uniform.dtype).eps
+    log_weights = lax.optimization_barrier(log_weights)
+    largest = jnp.max(log_weights, axis=-1, keepdims=True)
+    weights = lax.optimization_barrier(jnp.exp(log_weights - largest))
+    return jnp.minimum(_invert(weights, uniform), weights.shape[1] - 1)
+
+
+def _invert(weights: Array, uniform: Array) -> Array:
+    num_topics = weights.shape[1]
+    if num_topics <= GROUP:
+        return _pick(weights, uniform * _running(weights)[-1])[0]
+    padded = jnp.pad(weights, ((0, 0), (0, -num_topics % GROUP)))
+    groups = padded.reshape(weights.shape[0], -1, GROUP)
+    # Summed in the order in which `_pick` sums, so that both totals agree.
+    totals = jnp.sum(groups, axis=-1)
+    group, rest = _pick(totals, uniform * _running(totals)[-1])
+    within = lax.optimization_barrier(
+        jnp.take_along_axis(groups, group[:, None, None], axis=1)[:, 0]
+    )
+    topic, _ = _pick(within, rest)
+    return group * GROUP + topic
+
+
+def _running(weights: Array) -> list[Array]:
+    totals = [weights[:, 0]]
+    for k in range(1, weights.shape[1]):
+        totals.append(totals[-1] + weights[:, k])
+    return totals
+
+
+def _pick(weights: Array, target: Array) -> tuple[Array, Array]:
+    """First column whose running total exceeds the target, and the target within it."""
+    totals = _running(weights)
+    last = totals[-1]
+    target = jnp.minimum(target, jnp.nextafter(last, jnp.zeros_like(last)))
+    index = jnp.zeros(target.shape, jnp.int32)
+    before = jnp.zeros_like(target)
+    for total in totals[:-1]:
+        passed = target >= total
+        index = index + passed.astype(jnp.int32)
+        before = jnp.where(passed, total, before)
+    return index, target - before

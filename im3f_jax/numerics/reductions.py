@@ -16,7 +16,13 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jax import Array, lax
 
-__all__ = ["STRATEGIES", "count_by_cell", "ranks_within_bins", "sum_by_cell"]
+__all__ = [
+    "STRATEGIES",
+    "add_by_row",
+    "count_by_cell",
+    "ranks_within_bins",
+    "sum_by_cell",
+]
 
 
 def _scatter(values: Array, row: Array, column: Array, shape: tuple[int, int]) -> Array:
@@ -95,6 +101,14 @@ def count_by_cell(
     A float32 count would stop at 2^24. `valid` is bool, shape (N,).
     """
     return sum_by_cell(valid.astype(jnp.int32), row, column, shape, strategy)
+
+
+def add_by_row(totals: Array, values: Array, row: Array) -> Array:
+    """Add each of the vectors `values`, shape (n, K), to its row of `totals`.
+
+    Rows beyond the last are left out.
+    """
+    return totals.at[row].add(values, mode="drop")
 
 
 def ranks_within_bins(counts: Array, total: int) -> tuple[Array, Array]:

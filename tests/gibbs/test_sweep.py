@@ -19,6 +19,7 @@ from im3f_jax.gibbs import sweep as source
 from im3f_jax.gibbs.init import init_state
 from im3f_jax.gibbs.state import BiasPriorState, FactorPriorState
 from im3f_jax.gibbs.sweep import gibbs_sweep
+from im3f_jax.gibbs.table_topics import table_room
 from im3f_jax.model.topic_prior import HDP
 from tests import tiny
 from tests.quick import quick_jit
@@ -67,6 +68,10 @@ class Stubs:
 
     def resample_topics(self, key, x, weight_row, bias_row, log_theta, bias, *rest):
         topics = self.rng.integers(bias.shape[1], size=x.shape)
+        return jnp.asarray(topics, jnp.int32)
+
+    def resample_table_topics(self, key, x, weight_row, bias_row, topic, *rest):
+        topics = self.rng.integers(rest[1].shape[1], size=x.shape)
         return jnp.asarray(topics, jnp.int32)
 
     def resample_table_counts(self, key, counts, concentration, total):
@@ -196,6 +201,16 @@ class Replay:
         assert variance == self.state.rating_variance
         assert chunk == self.data.chunk
         self.state = side.put(self.state, topic_of_rating=result)
+        arguments, moved = self.next("resample_table_topics")
+        assert_close(arguments[:3], [x, weight_row, bias_row])
+        assert_close(arguments[3], result)
+        # Its row weights are not read.
+        assert_close(arguments[4], side.of(self.state, "topic_weights"))
+        assert_close(arguments[5:7], [bias, variance])
+        assert arguments[7] == number
+        room = table_room(len(self.data.rating))
+        assert arguments[8:] == [self.data.chunk, room]
+        self.state = side.put(self.state, topic_of_rating=moved)
 
     def weights(self, side):
         prior = side.of(self.spec, "topic_prior")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from im3f_jax.gibbs import topics
 from im3f_jax.gibbs.topics import conditional_topics, resample_topics
+from im3f_jax.numerics import random
 from tests import tiny
 from tests.gof import assert_frequencies
 from tests.quick import quick_jit
@@ -107,7 +107,7 @@ def test_a_mutant_is_found(side, mutant, name):
 # The draw: an inverse CDF in two levels.
 
 NUM_TOPICS = [2, 16, 17, 64]
-invert = quick_jit(topics._invert)
+invert = quick_jit(random._invert)
 draw = quick_jit(resample_topics, static_argnums=7)
 
 

@@ -49,7 +49,7 @@ class Sizes(NamedTuple):
 
 SHORT = Sizes(8_000, 4_000, 5, 500, 50, 500, 50, 10)
 MUTANT = SHORT._replace(chains=2_000)
-LONG = Sizes(100_000, 20_000, 10, 2_000, 150, 1_000, 150, 15, quick=False)
+LONG = Sizes(50_000, 12_000, 10, 1_500, 150, 500, 150, 15, quick=False)
 # The franchise sits down one after another: a sweep of many chains waits for the last.
 FRANCHISE = Sizes(8_000, 4_000, 5, 1_000, 50, 500, 50, 8, quick=False)
 

@@ -26,6 +26,7 @@ from im3f_jax.gibbs import (
     row_weights,
     sweep,
     table_counts,
+    table_topics,
 )
 from im3f_jax.numerics import random
 from tests.validation.members import ITEM_TOPICS, NUM_ITEMS, NUM_USERS, SAMPLED
@@ -296,6 +297,34 @@ TOPICS = [
         args=_arg(6, lambda variance, c: 0.5 * variance),
     ),
     Mutant(
+        "table topics",
+        "pi left out",
+        table_topics,
+        "conditional_table_topics",
+        args=_arg(1, lambda log_pi, c: jnp.zeros_like(log_pi)),
+    ),
+    Mutant(
+        "table topics",
+        "1/sigma^2 for 1/(2 sigma^2)",
+        table_topics,
+        "conditional_table_topics",
+        args=_arg(2, lambda variance, c: 0.5 * variance),
+    ),
+    Mutant(
+        "table topics",
+        "gamma for gamma pi",
+        table_topics,
+        "row_concentration",
+        result=lambda value, c: jnp.full_like(value, jnp.sum(value)),
+    ),
+    Mutant(
+        "table topics",
+        "other side's bias not subtracted",
+        sweep,
+        "resample_table_topics",
+        args=_arg(1, _other_bias_left_in),
+    ),
+    Mutant(
         "table counts",
         "off by one: a/(a + i), i = 1..n",
         random,
@@ -465,7 +494,7 @@ LEFT_OUT = [
         ("factors", "resample_factors", _old("user_factors", "item_factors")),
         (
             "topics",
-            "resample_topics",
+            "resample_table_topics",  # and with it what was drawn rating by rating
             _old("item_topic_of_rating", "user_topic_of_rating"),
         ),
         ("biases", "resample_biases", lambda value, c: (c.args[3], c.args[2])),

@@ -2,11 +2,13 @@
 
 import argparse
 import multiprocessing
+import resource
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from bench.machine import describe, num_cores, write_result
+from tests.validation.figure import draw_truncation
 
 # The chance that a right sampler fails anywhere in the run, shared by all p-values. A
 # mutant is caught where one of its p-values is below its share of the same.
@@ -207,6 +209,7 @@ def main():
     print(table(rows))
     bad = [r for r in rows if r["verdict"] in ("REJECTED", "NOT CAUGHT")]
     seconds = time.perf_counter() - begin
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(
         f"{len(rows)} rows in {seconds:.0f} s; limit of a p-value {limit:.2g}: a right "
         f"sampler fails with probability {FAILURE:g}. {len(bad) or 'No'} failures."
@@ -214,6 +217,7 @@ def main():
     if options.json_name:
         payload = {
             "seconds": round(seconds),
+            "cpu_seconds": round(used.ru_utime + used.ru_stime),
             "failure": FAILURE,
             "limit": limit,
             "rows": rows,
@@ -222,4 +226,6 @@ def main():
         }
         path = write_result(options.json_name, payload, started)
         print(f"wrote {path.relative_to(path.parents[2])}")
+        if differences:
+            draw_truncation(differences, path.with_suffix(".png"))
     return 1 if bad else 0
