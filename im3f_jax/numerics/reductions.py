@@ -16,7 +16,13 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jax import Array, lax
 
-__all__ = ["STRATEGIES", "count_by_cell", "ranks_within_bins", "sum_by_cell"]
+__all__ = [
+    "STRATEGIES",
+    "count_by_cell",
+    "ranks_within_bins",
+    "sum_by_cell",
+    "sums_by_bin",
+]
 
 
 def _scatter(values: Array, row: Array, column: Array, shape: tuple[int, int]) -> Array:
@@ -95,6 +101,36 @@ def count_by_cell(
     A float32 count would stop at 2^24. `valid` is bool, shape (N,).
     """
     return sum_by_cell(valid.astype(jnp.int32), row, column, shape, strategy)
+
+
+def sums_by_bin(values: Array, index: Array, num_bins: int) -> Array:
+    """Sum vectors into few bins, by products with a one-hot matrix, chunk by chunk.
+
+    Parameters
+    ----------
+    values
+        Shape (N, Q).
+    index
+        Bin of each, int32, shape (N,); beyond the last bin nothing is summed.
+    num_bins
+        Static.
+
+    Returns
+    -------
+    Array
+        Shape (num_bins, Q), dtype of `values`.
+    """
+    number, columns = values.shape
+    chunk = math.gcd(number, 4096)
+    bins = jnp.arange(num_bins, dtype=index.dtype)
+
+    def one_chunk(part):
+        value, index = part
+        hot = (index[None] == bins[:, None]).astype(value.dtype)
+        return jnp.matmul(hot, value, precision="highest")
+
+    parts = values.reshape(-1, chunk, columns), index.reshape(-1, chunk)
+    return jnp.sum(lax.map(one_chunk, parts), axis=0)
 
 
 def ranks_within_bins(counts: Array, total: int) -> tuple[Array, Array]:
