@@ -1,6 +1,7 @@
 """Bytes that a fit needs, before it starts."""
 
 from im3f_jax.data.layout import RatingLayout
+from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.spec import ModelSpec
 from im3f_jax.model.topic_prior import CRF
 
@@ -18,7 +19,8 @@ def estimate_memory(
     residuals, table counts) and the gammas of the row weights (eight copies). A Chinese
     restaurant franchise adds its seats (customers and dish of each table, before,
     during and after), eight numbers a rating for its orders and sums, and the noise of
-    a chunk; it is estimated in the room that it starts with.
+    a chunk; it is estimated in the room that it starts with. The ordinal likelihood
+    adds twelve floats a rating: bounds, probabilities and what is summed of them.
 
     Parameters
     ----------
@@ -81,6 +83,8 @@ def estimate_memory(
                 + 8 * word * num_ratings
                 + 3 * word * layout.chunk * choices
             )
+    if isinstance(spec.likelihood, Ordinal):
+        parts["latent ratings"] = num_chains * num_ratings * 12 * word
     return parts | {"total": sum(parts.values())}
 
 

@@ -101,8 +101,9 @@ class Ordinal:
         probabilities, by parts.
         """
         total = jnp.full_like(mean, self.levels[0])
-        for l, (low, high) in enumerate(zip(self.levels, self.levels[1:], strict=False)):
-            reached = 0.5 + 0.5 * jax.lax.erf(math.sqrt(0.5) * (mean - cut_points[l]))
+        pairs = zip(self.levels, self.levels[1:], strict=False)
+        for k, (low, high) in enumerate(pairs):
+            reached = 0.5 + 0.5 * jax.lax.erf(math.sqrt(0.5) * (mean - cut_points[k]))
             total = total + (high - low) * reached
         return total
 

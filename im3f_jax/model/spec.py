@@ -7,7 +7,7 @@ are static.
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 
@@ -20,7 +20,14 @@ from im3f_jax.model.likelihood import Gaussian, Ordinal
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet, NoTopics
 
-__all__ = ["ModelSpec", "has_franchise", "resolve", "validate", "with_room_of"]
+__all__ = [
+    "ModelSpec",
+    "check_levels",
+    "has_franchise",
+    "resolve",
+    "validate",
+    "with_room_of",
+]
 
 
 @jax.tree_util.register_dataclass
@@ -337,6 +344,23 @@ def resolve(
         global_bias=default(spec.global_bias, mean),
         estimate=spec.estimate,
     )
+
+
+def check_levels(likelihood: Ordinal, ratings: Iterable[float]) -> None:
+    """Refuse ratings that are no levels of an ordinal likelihood.
+
+    Raises
+    ------
+    InputError
+        Names the first such rating.
+    """
+    for rating in ratings:
+        if rating not in likelihood.levels:
+            shown = ", ".join(f"{x:g}" for x in likelihood.levels)
+            raise InputError(
+                f"The rating {rating:g} is no level of the ordinal likelihood, whose "
+                f"levels are {shown}: name all of them, by Ordinal(levels=...)."
+            )
 
 
 # The default prior of a bias variance, in units of the training variance: chosen on

@@ -238,10 +238,11 @@ def truncated_normal(key: Array, low: Array, high: Array) -> Array:
     """Draw standard normals given that they lie in (low, high), by inverse CDF.
 
     Where an interval reaches within TAIL of 0, from the nearer of both tails of the
-    CDF. Further out, where Phi comes to underflow (float32: at -13), only ratios to the bound
-    that is nearer to 0 are formed: with x its distance from 0, log Phi(-x - t) -
-    log Phi(-x) = -(x t + t^2 / 2) + log R(x + t) - log R(x) for the Mills ratio R,
-    solved for t by Newton's method from the exponential law that it tends to.
+    CDF. Further out, where Phi comes to underflow (float32: at -13), only ratios to the
+    bound that is nearer to 0 are formed: with x its distance from 0,
+    log Phi(-x - t) - log Phi(-x) = -(x t + t^2 / 2) + log R(x + t) - log R(x) for the
+    Mills ratio R, solved for t by Newton's method from the exponential law that it
+    tends to.
 
     Parameters
     ----------
@@ -298,7 +299,8 @@ def _in_tail(u: Array, x: Array, width: Array) -> Array:
     return -(x + step)
 
 
-# Below minus this the tail form of `truncated_normal` serves: Phi(-8) x 2^-24 is no subnormal number yet.
+# Below minus this the tail form of `truncated_normal` serves; Phi(-8) times the least
+# uniform is no subnormal number yet.
 TAIL = 8.0
 
 

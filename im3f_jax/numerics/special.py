@@ -64,8 +64,8 @@ def log_normal_interval(low: Array, high: Array) -> Array:
 def log_mills_ratio(x: Array) -> Array:
     """Log of (1 - Phi(x)) / phi(x), the Mills ratio, for x >= 8.
 
-    Laplace's continued fraction 1 / (x + 1 / (x + 2 / (x + ...))), of 8 terms (Abramowitz
-    and Stegun 26.2.14); absolute error below 1e-9 in float64.
+    Laplace's continued fraction 1 / (x + 1 / (x + 2 / (x + ...))), of 8 terms
+    (Abramowitz and Stegun 26.2.14); absolute error below 1e-9 in float64.
     """
     denominator = x
     for k in range(MILLS_TERMS, 0, -1):
