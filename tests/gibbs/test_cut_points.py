@@ -101,7 +101,7 @@ CASES = {
     "few": (3, 2, 4),
     "an empty level between": (5, 0, 6),
     "no rating": (0, 0, 0),
-    "many": (20, 60, 40),
+    "many": (15, 30, 20),
 }
 EXACT = Ordinal((1.0, 2.0, 3.0), 1.5)
 CHAINS, STEPS = 2_000, 20
@@ -167,11 +167,9 @@ def check_draws(case, run=run):
 
 @pytest.mark.parametrize("case", CASES)
 def test_moves_leave_the_density_as_it_is(case):
-    check_draws(case)
-
-
-def test_joint_moves_are_accepted_where_ratings_are_many():
-    assert check_draws("many") > 0.8
+    accepted = check_draws(case)
+    if case == "many":
+        assert accepted > 0.8
 
 
 @pytest.mark.parametrize("function", ["_log_t", "_accept"])
