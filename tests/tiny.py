@@ -193,6 +193,7 @@ def make_state(spec, data, seed=0):
         return np.where(values >= 1, values + (num_topics > 1), values)
 
     users, items = spec.num_user_topics, spec.num_item_topics
+
     def cut_points():
         levels = getattr(spec.likelihood, "levels", (0.0,))
         return np.sort(rng.normal(size=len(levels) - 1))
