@@ -37,24 +37,26 @@ def log_normal_interval(low: Array, high: Array) -> Array:
 
     In the lower tail, where Phi keeps its digits: log Phi(b) +
     log(1 - Phi(a) / Phi(b)). Where that cancels, in narrow intervals, the normal
-    density at the middle times the width, with its second-order term. For an open end
-    give a bound far out (1e4 in float32, whose square is finite).
+    density at the middle times the width, with its next two terms. For an open end give
+    a bound far out (1e4 in float32, whose square is finite).
 
-    Absolute error, for intervals of width above 1e-3, below 3e-4 in float32 and 1e-9 in
-    float64 at bounds within 8; in float32 0.02 at bounds of 30. Never NaN, and infinite
+    Absolute error, for intervals of width above 1e-3, below 1e-4 in float32 and 1e-9 in
+    float64 at bounds within 8; 2e-3 and 1e-8 at bounds of 30. Never NaN, and infinite
     only where the width is 0.
     """
     flip = low + high > 0
     a, b = jnp.where(flip, -high, low), jnp.where(flip, -low, high)
     width, middle = high - low, 0.5 * (a + b)
     reach = width * jnp.maximum(jnp.abs(middle), 1)
-    narrow = reach < 0.01
-    near = jnp.where(narrow, width, 0)
+    narrow = reach < 0.1
+    near, square = jnp.where(narrow, width, 0) ** 2, middle**2
     at_middle = (
         jnp.log(width)
-        - 0.5 * middle**2
+        - 0.5 * square
         - HALF_LOG_TWO_PI
-        + jnp.log1p((middle**2 - 1) * near**2 / 24)
+        + jnp.log1p(
+            (square - 1) * near / 24 + (square**2 - 6 * square + 3) * near**2 / 1920
+        )
     )
     below, upto = log_ndtr(jnp.where(narrow, -1, a)), log_ndtr(b)
     ratio = jnp.minimum(below - upto, -jnp.finfo(a.dtype).tiny)
