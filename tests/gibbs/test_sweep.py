@@ -396,6 +396,23 @@ def test_a_mutant_of_the_sweep_is_found(block, index, stale, float64):
         replay("weak limit and sticks", change)
 
 
+@pytest.mark.parametrize(
+    "block, index",
+    [("resample_latent_ratings", 3), ("resample_cut_points", 3), ("rows", 2)],
+)
+def test_a_mutant_of_the_ordinal_sweep_is_found(block, index, float64):
+    # Latents given the cut points of before, levels off by one, factors given ratings.
+    def change(calls):
+        calls = [(name, list(given), result) for name, given, result in calls]
+        name = "resample_factors" if block == "rows" else block
+        given = next(given for called, given, _ in calls if called == name)
+        given[index] = given[index] + 1
+        return calls
+
+    with pytest.raises(AssertionError):
+        replay("ordinal", change)
+
+
 # The sweep as it is shipped: one compilation, in float32 and with every optimisation.
 
 

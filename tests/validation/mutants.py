@@ -56,6 +56,7 @@ class Mutant(NamedTuple):
     result: Callable | None = None  # result, Call -> result
     member: str = "iM3F both"  # the first of the members that has this block
     left_out: bool = False  # only a chain that starts elsewhere can tell
+    faint: bool = False  # takes more chains to tell
 
 
 def _arg(index, wrong):
@@ -637,10 +638,10 @@ ORDINAL = [
     ),
     Mutant(
         "latent ratings",
-        "given the cut points of before",
+        "given the cut points of the start, for ever",
         sweep,
         "resample_latent_ratings",
-        args=_arg(3, lambda cuts, c: c.state.cut_points),
+        args=_arg(3, lambda cuts, c: jnp.array([-0.8, 0.0, 0.8], cuts.dtype)),
         **_latents,
     ),
     Mutant(
@@ -657,6 +658,7 @@ ORDINAL = [
         cut_points,
         "_log_t",
         result=_without_reverse,
+        faint=True,
         **_latents,
     ),
     Mutant(
