@@ -54,9 +54,11 @@ def conditional_cut_points(
         False for padding, bool, shape (N,).
     """
     low, high = bounds_of_levels(level, mean, cut_points)
-    log_mass = log_normal_interval(low, high)
-    upper = jnp.exp(-0.5 * high**2 - HALF_LOG_TWO_PI - log_mass)
-    lower = jnp.exp(-0.5 * low**2 - HALF_LOG_TWO_PI - log_mass)
+    # Stored: the compiler would repeat them in each of the sums.
+    log_mass = lax.optimization_barrier(log_normal_interval(low, high))
+    upper, lower = lax.optimization_barrier(
+        tuple(jnp.exp(-0.5 * x**2 - HALF_LOG_TWO_PI - log_mass) for x in (high, low))
+    )
     terms = jnp.stack(
         [
             upper,
@@ -64,8 +66,7 @@ def conditional_cut_points(
             jnp.maximum(upper * (high + upper), 0),
             jnp.maximum(lower * (lower - low), 0),
             upper * lower,
-        ],
-        axis=1,
+        ]
     )
     num_levels = len(likelihood.levels)
     sums = sums_by_bin(terms, jnp.where(valid, level, num_levels), num_levels)
@@ -73,9 +74,9 @@ def conditional_cut_points(
     return CutPointDensity(
         log_mass=jnp.where(valid, log_mass, 0),
         log_prior=likelihood.log_prior(cut_points),
-        gradient=sums[:-1, 0] - sums[1:, 1] - cut_points * prior,
-        diagonal=sums[:-1, 2] + sums[1:, 3] + prior,
-        off_diagonal=-sums[1:-1, 4],
+        gradient=sums[0, :-1] - sums[1, 1:] - cut_points * prior,
+        diagonal=sums[2, :-1] + sums[3, 1:] + prior,
+        off_diagonal=-sums[4, 1:-1],
     )
 
 
@@ -116,7 +117,7 @@ def resample_cut_points(
         cut_points = _move_some(even_key, cut_points, 0, given)
         return _move_some(odd_key, cut_points, 1, given)
 
-    ones = valid.astype(mean.dtype)[:, None]
+    ones = valid.astype(mean.dtype)[None]
     counts = sums_by_bin(ones, level, len(likelihood.levels))
     sparse = jnp.any(counts < SPARSE)
     return lax.cond(sparse, move_each, lambda g: g, cut_points), accepted
@@ -217,8 +218,8 @@ def _move_some(key: Array, cut_points: Array, first: int, given) -> Array:
     proposal = jnp.where(moved, drawn, cut_points)
     there = _density(proposal, given)
     gain = sums_by_bin(
-        (there.log_mass - here.log_mass)[:, None], level, len(likelihood.levels)
-    )[:, 0]
+        (there.log_mass - here.log_mass)[None], level, len(likelihood.levels)
+    )[0]
     prior = -0.5 * (proposal**2 - cut_points**2) / likelihood.cut_scale**2
     log_ratio = (
         gain[:-1]

@@ -264,8 +264,8 @@ def truncated_normal(key: Array, low: Array, high: Array) -> Array:
     a, b = jnp.where(flip, -high, low), jnp.where(flip, -low, high)
     tail = b < -TAIL
 
-    below, above = ndtr(a), ndtr(-b)
-    mass = ndtr(b) - below
+    below, above, upto = lax.optimization_barrier((ndtr(a), ndtr(-b), ndtr(b)))
+    mass = upto - below
     from_below, from_above = below + u * mass, above + (1 - u) * mass
     nearer = jnp.minimum(from_below, from_above)
     central = ndtri(jnp.where(tail, 0.25, nearer))

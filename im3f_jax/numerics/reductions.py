@@ -109,7 +109,7 @@ def sums_by_bin(values: Array, index: Array, num_bins: int) -> Array:
     Parameters
     ----------
     values
-        Shape (N, Q).
+        Shape (Q, N).
     index
         Bin of each, int32, shape (N,); beyond the last bin nothing is summed.
     num_bins
@@ -118,18 +118,21 @@ def sums_by_bin(values: Array, index: Array, num_bins: int) -> Array:
     Returns
     -------
     Array
-        Shape (num_bins, Q), dtype of `values`.
+        Shape (Q, num_bins), dtype of `values`.
     """
-    number, columns = values.shape
+    columns, number = values.shape
     chunk = math.gcd(number, 4096)
     bins = jnp.arange(num_bins, dtype=index.dtype)
 
     def one_chunk(part):
         value, index = part
-        hot = (index[None] == bins[:, None]).astype(value.dtype)
-        return jnp.matmul(hot, value, precision="highest")
+        hot = (index[:, None] == bins[None]).astype(value.dtype)
+        return jnp.matmul(value, hot, precision="highest")
 
-    parts = values.reshape(-1, chunk, columns), index.reshape(-1, chunk)
+    parts = (
+        jnp.moveaxis(values.reshape(columns, -1, chunk), 1, 0),
+        index.reshape(-1, chunk),
+    )
     return jnp.sum(lax.map(one_chunk, parts), axis=0)
 
 
