@@ -71,6 +71,14 @@ SETTINGS = {
         item_bias_variance=InverseGamma(20.0, 1.0),
     ),
     "IM3F, stick-breaking": lambda d: _im3f(d, topics="stick_breaking"),
+    "BPMF, ordinal": lambda d: im3f.BPMF(d, likelihood="ordinal"),
+    "M3F(2,2), ordinal": lambda d: _m3f(d, likelihood="ordinal"),
+    "M3F(2,2), ordinal, bias variance 0.1": lambda d: _m3f(
+        d, likelihood="ordinal", user_bias_variance=0.1, item_bias_variance=0.1
+    ),
+    "IM3F, ordinal, truncation 6": lambda d: _im3f(
+        d, likelihood="ordinal", max_user_topics=6, max_item_topics=6
+    ),
 }
 REPORTED = ("BPMF", "M3F(2,1)", "IM3F")
 

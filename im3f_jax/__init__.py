@@ -24,6 +24,8 @@ _PUBLIC = {
     "PMF": "im3f_jax.api",
     "Model": "im3f_jax.api",
     "ModelSpec": "im3f_jax.model.spec",
+    "Gaussian": "im3f_jax.model.likelihood",
+    "Ordinal": "im3f_jax.model.likelihood",
     "InverseGamma": "im3f_jax.model.scalars",
     "Gamma": "im3f_jax.model.scalars",
     "NormalWishart": "im3f_jax.model.factor_prior",

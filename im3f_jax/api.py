@@ -27,10 +27,11 @@ from im3f_jax.inference.run import Draws, Pairs, RunResult, map_settings, run
 from im3f_jax.inference.warm_start import fit_map
 from im3f_jax.model.bias_prior import TopicNormal
 from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
-from im3f_jax.model.likelihood import Gaussian
+from im3f_jax.model.likelihood import Gaussian, Ordinal
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import (
     ModelSpec,
+    check_levels,
     has_franchise,
     resolve,
     validate,
@@ -45,6 +46,7 @@ logger = logging.getLogger(__name__)
 
 Variance = float | InverseGamma | None
 Concentration = float | Gamma
+Likelihood = str | Gaussian | Ordinal
 MAP_STEPS = 300
 MAX_TOPICS = 64
 
@@ -150,14 +152,21 @@ class Model(ModelSpec):
             raise InputError("There are no training ratings.")
         chosen = choose_device(device)
         logger.info("device: %s", describe_device(chosen))
-        spec = resolve(self, train.mean, float(np.var(train.rating)), train.step)
+        _check_test(train, test)
+        levels = train.levels if test is None else np.union1d(train.levels, test.levels)
+        spec = resolve(
+            self, train.mean, float(np.var(train.rating)), train.step, levels.tolist()
+        )
+        ordinal = isinstance(spec.likelihood, Ordinal)
+        if ordinal:
+            check_levels(spec.likelihood, levels)
         user_row, user = _trained_rows(train.user, train.num_users)
         item_row, item = _trained_rows(train.item, train.num_items)
         num_users, num_items = int(user_row.max()), int(item_row.max())
         layout, order = lay_out(
             user, item, train.rating, num_users, num_items, block_sizes(chosen)
         )
-        pairs = _test_pairs(train, test, user_row, item_row, layout.chunk)
+        pairs = _test_pairs(test, user_row, item_row, layout.chunk)
         at_once = chain_method == "vectorized" or (
             chain_method == "auto" and chosen.platform != "cpu"
         )
@@ -222,8 +231,10 @@ class Model(ModelSpec):
             item_row=item_row,
             draws=result.draws,
             trace=result.trace,
-            levels=train.levels,
-            is_discrete=train.is_discrete,
+            levels=np.asarray(spec.likelihood.levels, float)
+            if ordinal
+            else train.levels,
+            is_discrete=ordinal or train.is_discrete,
             num_warmup=num_warmup,
             num_samples=num_samples,
             thinning=thinning,
@@ -250,6 +261,7 @@ def BPMF(
     rating_variance_floor: float | None = None,
     global_bias: float | None = None,
     factor_prior: NormalWishart | IsotropicNormal | None = None,
+    likelihood: Likelihood = "gaussian",
 ) -> Model:
     """Bayesian probabilistic matrix factorisation: the family without topics.
 
@@ -259,8 +271,7 @@ def BPMF(
         latent_dim,
         NoTopics(),
         NoTopics(),
-        rating_variance,
-        rating_variance_floor,
+        _likelihood(likelihood, rating_variance, rating_variance_floor),
         global_bias,
         factor_prior,
     )
@@ -293,8 +304,7 @@ def PMF(
         latent_dim,
         NoTopics(),
         NoTopics(),
-        rating_variance,
-        None,
+        Gaussian(rating_variance),
         global_bias,
         IsotropicNormal(factor_precision),
     )
@@ -318,6 +328,7 @@ def M3F(
     item_topic_mean_variance: Variance = 0.0,
     global_bias: float | None = None,
     factor_prior: NormalWishart | IsotropicNormal | None = None,
+    likelihood: Likelihood = "gaussian",
 ) -> Model:
     """Mixed membership matrix factorisation with topic-indexed biases, M3F-TIB.
 
@@ -337,8 +348,7 @@ def M3F(
         latent_dim,
         _finite(user_topics, user_topic_concentration),
         _finite(item_topics, item_topic_concentration),
-        rating_variance,
-        rating_variance_floor,
+        _likelihood(likelihood, rating_variance, rating_variance_floor),
         global_bias,
         factor_prior,
         TopicNormal(user_bias_variance, item_topic_mean_variance),
@@ -364,6 +374,7 @@ def IM3F(
     item_topic_mean_variance: Variance = None,
     global_bias: float | None = None,
     factor_prior: NormalWishart | IsotropicNormal | None = None,
+    likelihood: Likelihood = "gaussian",
 ) -> Model:
     """Infinite mixed membership matrix factorisation.
 
@@ -399,6 +410,11 @@ def IM3F(
         chi_0, rating scale; None is the training mean.
     factor_prior
         None is `NormalWishart()`.
+    likelihood
+        "gaussian", the default, for scales with many levels or none; or "ordinal" for
+        stars and counts with few levels (see `Ordinal`), whose latent ratings then have
+        the noise variance 1, in units of whose root factors and biases are given. Or
+        one of these components: ``Ordinal(levels=(1, 2, 3, 4, 5))``.
 
     Raises
     ------
@@ -413,8 +429,7 @@ def IM3F(
         _topics(
             topics, max_item_topics, item_dish_concentration, item_table_concentration
         ),
-        rating_variance,
-        rating_variance_floor,
+        _likelihood(likelihood, rating_variance, rating_variance_floor),
         global_bias,
         factor_prior,
         TopicNormal(user_bias_variance, item_topic_mean_variance),
@@ -426,8 +441,7 @@ def _model(
     latent_dim,
     user_topics,
     item_topics,
-    variance,
-    floor,
+    likelihood,
     global_bias,
     factor_prior,
     user_bias=None,
@@ -435,7 +449,7 @@ def _model(
 ) -> Model:
     model = Model(
         latent_dim=latent_dim,
-        likelihood=Gaussian(variance, floor),
+        likelihood=likelihood,
         factor_prior=NormalWishart() if factor_prior is None else factor_prior,
         user_bias_prior=user_bias or TopicNormal(),
         item_bias_prior=item_bias or TopicNormal(),
@@ -445,6 +459,31 @@ def _model(
     )
     validate(model)
     return model
+
+
+def _likelihood(
+    likelihood: Likelihood, variance: Variance, floor: float | None
+) -> Gaussian | Ordinal:
+    if isinstance(likelihood, str) and likelihood == "gaussian":
+        return Gaussian(variance, floor)
+    if isinstance(likelihood, str) and likelihood == "ordinal":
+        likelihood = Ordinal()
+    if not isinstance(likelihood, Gaussian | Ordinal):
+        raise InputError(
+            f"likelihood is {likelihood!r}, but must be 'gaussian', 'ordinal', a "
+            "Gaussian or an Ordinal."
+        )
+    given = "rating_variance" if variance is not None else "rating_variance_floor"
+    if variance is None and floor is None:
+        return likelihood
+    if isinstance(likelihood, Ordinal):
+        raise InputError(
+            f"{given} belongs to the Gaussian likelihood: under the ordinal one the "
+            "noise of the latent ratings has variance 1, and cut points are sampled."
+        )
+    raise InputError(
+        f"Give {given} to the model or to its Gaussian likelihood, not to both."
+    )
 
 
 def _topics(
@@ -530,29 +569,30 @@ def _trained_rows(codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]
     return rows, rows[codes]
 
 
-def _test_pairs(
-    train: Ratings,
-    test: Ratings | None,
-    user_row: np.ndarray,
-    item_row: np.ndarray,
-    chunk: int,
-) -> Pairs:
+def _check_test(train: Ratings, test: Ratings | None) -> None:
     if not isinstance(test, Ratings | None):
         raise InputError(
             f"test is of type {type(test).__name__}, but must be Ratings: make both by "
             "a split of one table (leave_one_out, random_split, split_by_rows)."
         )
+    if test is None or not len(test):
+        return
+    if not (test.users is train.users and test.items is train.items):
+        raise InputError(
+            "test must share the ids of train: make both by a split of one table "
+            "(leave_one_out, random_split, split_by_rows), or score other ratings "
+            "by posterior.evaluate."
+        )
+
+
+def _test_pairs(
+    test: Ratings | None, user_row: np.ndarray, item_row: np.ndarray, chunk: int
+) -> Pairs:
     count = 0 if test is None else len(test)
     size = -(-count // chunk) * chunk
     user, item = np.zeros(size, np.int32), np.zeros(size, np.int32)
     rating = np.zeros(size, np.float32)
-    if test is not None and count:
-        if not (test.users is train.users and test.items is train.items):
-            raise InputError(
-                "test must share the ids of train: make both by a split of one table "
-                "(leave_one_out, random_split, split_by_rows), or score other ratings "
-                "by posterior.evaluate."
-            )
+    if count:
         user[:count], item[:count] = user_row[test.user], item_row[test.item]
         rating[:count] = test.rating
     return Pairs(user, item, rating, np.int32(count), chunk)
@@ -618,6 +658,7 @@ def _fit_map(spec: ModelSpec, data, pairs: Pairs, seed: int) -> RunResult:
         item_features=items[None, None, : rows[1]],
         global_bias=np.full((1, 1), bias),
         rating_variance=np.full((1, 1), float(variance)),
+        cut_points=np.zeros((1, 1, 0)),
     )
     seconds = {"start": 0.0, "compile": 0.0, "run": time.perf_counter() - begin}
     return RunResult(

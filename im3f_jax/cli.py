@@ -49,6 +49,7 @@ _SPEC_OPTIONS = [
     ("item_table_concentration", float, ("im3f",), "of each item's topic weights"),
     ("user_topic_concentration", float, ("m3f",), "of each user's topic weights"),
     ("item_topic_concentration", float, ("m3f",), "of each item's topic weights"),
+    ("likelihood", str, _SAMPLED, "ordinal: for stars, and counts of few levels"),
     ("rating_variance", float, _ALL, "fixed at this number instead of sampled"),
     ("rating_variance_floor", float, _SAMPLED, "least it may be; 0: continuous scale"),
     ("user_bias_variance", float, _TOPICS, "of biases about their topic's mean"),
@@ -57,6 +58,12 @@ _SPEC_OPTIONS = [
     ("item_topic_mean_variance", float, _TOPICS, "of the means of item topics"),
     ("global_bias", float, _ALL, "fixed at this number instead of the training mean"),
 ]
+
+
+_CHOICES = {
+    "topics": ["weak_limit", "stick_breaking", "crf"],
+    "likelihood": ["gaussian", "ordinal"],
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -180,8 +187,8 @@ def _add_fit(commands) -> None:
     model.add_argument("--model", choices=list(_PRESETS), default="im3f")
     for name, kind, models, text in _SPEC_OPTIONS:
         whose = "" if models == _ALL else f" [{', '.join(models)}]"
-        if name == "topics":
-            shape = {"choices": ["weak_limit", "stick_breaking", "crf"]}
+        if name in _CHOICES:
+            shape = {"choices": _CHOICES[name]}
         else:
             shape = {"type": kind, "metavar": "N" if kind is int else "X"}
         model.add_argument(_option(name), **shape, help=f"{text}{whose}")

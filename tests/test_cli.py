@@ -172,6 +172,10 @@ def test_splits(ratings_file, tmp_path, split, kind, number):
         (["--model", "bpmf", "--latent-dim", "7"], im3f.BPMF(latent_dim=7)),
         (["--model", "pmf", "--global-bias", "3"], im3f.PMF(global_bias=3.0)),
         (
+            ["--model", "bpmf", "--likelihood", "ordinal"],
+            im3f.BPMF(likelihood=im3f.Ordinal()),
+        ),
+        (
             ["--model=m3f", "--user-topics=3", "--item-topic-concentration=5"],
             im3f.M3F(user_topics=3, item_topic_concentration=5.0),
         ),
@@ -198,6 +202,21 @@ def test_every_option_of_the_spec_is_an_argument_of_its_preset():
             assert (name in arguments) == (model in models), (name, model)
 
 
+def test_an_ordinal_fit_predicts(ratings_file, tmp_path):
+    out = tmp_path / "fit"
+    command = ["fit", str(ratings_file), "--out", str(out), "--quiet", *FAST]
+    assert main([*command, "--model", "bpmf", "--likelihood", "ordinal"]) == 0
+    frame, metrics = read(out)
+    assert metrics["log_score_kind"] == "log_probability"
+    assert metrics["spec"]["likelihood"]["levels"] == [1, 2, 3, 4, 5]
+    assert frame["prediction"].between(1, 5).all()
+    pairs = tmp_path / "pairs.csv"
+    frame[["user", "item"]].to_csv(pairs, index=False)
+    assert main(["predict", str(out), str(pairs), "--out", str(tmp_path / "p")]) == 0
+    got = pd.read_csv(tmp_path / "p", dtype={"user": str})
+    np.testing.assert_allclose(got["prediction"], frame["prediction"], rtol=1e-5)
+
+
 def test_the_summary_counts_topics(fitted):
     _, metrics = read(fitted)
     lines = cli._summary(metrics).splitlines()
@@ -219,6 +238,8 @@ def test_the_summary_counts_topics(fitted):
         (["--latent-dim", "0"], "latent_dim"),
         (["--rating-variance", "-1"], "rating_variance"),
         (["--rating-variance", "nan"], "rating_variance"),
+        (["--likelihood=ordinal", "--rating-variance=1"], "rating_variance belongs"),
+        (["--model=pmf", "--likelihood=ordinal"], "--likelihood belongs to"),
         (["--max-user-topics", "0"], "max_user_topics"),
         (["--split", "no/such.npz:rows"], "No such file"),
     ],

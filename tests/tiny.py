@@ -6,7 +6,7 @@ with numbers that must not matter.
 """
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax
@@ -18,7 +18,7 @@ from im3f_jax.data.layout import BlockSizes, lay_out
 from im3f_jax.gibbs.state import BiasPriorState, FactorPriorState, State, TopicWeights
 from im3f_jax.model.bias_prior import TopicNormal
 from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
-from im3f_jax.model.likelihood import Gaussian
+from im3f_jax.model.likelihood import Gaussian, Ordinal
 from im3f_jax.model.log_joint import log_joint
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import ModelSpec
@@ -142,6 +142,13 @@ def make_fixed_spec(variance=0.0, topic_mean_variance=0.0):
     )
 
 
+def make_ordinal_spec(*topics):
+    """Make an ordinal spec; no rating has the level 3.5."""
+    levels = (1.0, 2, 3, 3.5, 4, 5)
+    spec = make_spec(*topics)
+    return replace(spec, likelihood=Ordinal(levels, 1.7), global_bias=0.0)
+
+
 def positive_definite(rng, dim=LATENT_DIM):
     root = rng.normal(size=(dim, dim + 2))
     return root @ root.T / dim + 0.3 * np.eye(dim)
@@ -186,6 +193,11 @@ def make_state(spec, data, seed=0):
         return np.where(values >= 1, values + (num_topics > 1), values)
 
     users, items = spec.num_user_topics, spec.num_item_topics
+
+    def cut_points():
+        levels = getattr(spec.likelihood, "levels", (0.0,))
+        return np.sort(rng.normal(size=len(levels) - 1))
+
     state = State(
         user_factors=factors(data.user_rows, NUM_USERS),
         item_factors=factors(data.item_rows, NUM_ITEMS),
@@ -201,7 +213,10 @@ def make_state(spec, data, seed=0):
         item_topic_weights=weights(data.item_rows, items),
         rating_variance=rng.uniform(0.3, 1.5),
         global_bias=2.9,
+        cut_points=cut_points(),
     )
+    if isinstance(spec.likelihood, Ordinal):
+        state = state._replace(rating_variance=1.0, global_bias=0.0)
     return jax.tree.map(
         lambda x: x if np.asarray(x).dtype == np.int32 else np.asarray(x, dtype), state
     )
@@ -241,7 +256,9 @@ def transplant(state, data, seed=50):
             topic_of_rating=take(topic, side.of(state, "topic_of_rating"), NUM_RATINGS),
         )
     return result._replace(
-        rating_variance=state.rating_variance, global_bias=state.global_bias
+        rating_variance=state.rating_variance,
+        global_bias=state.global_bias,
+        cut_points=state.cut_points,
     )
 
 

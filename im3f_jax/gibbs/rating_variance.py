@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from jax import Array
 
-from im3f_jax.model.likelihood import Gaussian
+from im3f_jax.model.likelihood import Gaussian, Ordinal
 from im3f_jax.model.scalars import InverseGamma
 from im3f_jax.numerics.random import truncated_inverse_gamma
 
@@ -47,7 +47,7 @@ def conditional_rating_variance(
 
 def resample_rating_variance(
     key: Array,
-    likelihood: Gaussian,
+    likelihood: Gaussian | Ordinal,
     current: Array,
     squared_error: Array,
     num_ratings: Array,

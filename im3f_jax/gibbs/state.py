@@ -52,7 +52,11 @@ class TopicWeights(NamedTuple):
 
 
 class State(NamedTuple):
-    """One draw of everything. Rows of padding are carried along and mean nothing."""
+    """One draw of everything. Rows of padding are carried along and mean nothing.
+
+    Under the ordinal likelihood "rating scale" is that of the latent ratings, which
+    every sweep draws anew, and rating_variance is 1.
+    """
 
     user_factors: Array  # a, shape (num_users, D); 0 in rows of padding
     item_factors: Array  # b, shape (num_items, D); 0 in rows of padding
@@ -68,6 +72,7 @@ class State(NamedTuple):
     item_topic_weights: TopicWeights
     rating_variance: Array  # sigma^2, squared rating scale, scalar
     global_bias: Array  # chi_0, rating scale, scalar
+    cut_points: Array  # of the ordinal likelihood, increasing, (L - 1,); Gaussian: (0,)
 
 
 class SweepInfo(NamedTuple):
@@ -75,7 +80,8 @@ class SweepInfo(NamedTuple):
 
     log_joint: Array  # row weights summed out, nats, up to a constant
     rating_variance: Array  # squared rating scale
-    residual_rmse: Array  # of the training ratings given their topics, rating scale
+    residual_rmse: Array  # of the training ratings about their expectation given their
+    # topics; rating scale, under the ordinal likelihood too
     num_user_topics: Array  # occupied by at least one rating, int32
     num_item_topics: Array
     effective_user_topics: Array  # exp(entropy of the topics' shares of ratings)
@@ -88,3 +94,4 @@ class SweepInfo(NamedTuple):
     item_dish_concentration: Array
     user_table_concentration: Array
     item_table_concentration: Array
+    cut_points_accepted: Array  # 1 where the joint move was, else 0; Gaussian: 1

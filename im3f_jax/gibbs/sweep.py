@@ -15,15 +15,18 @@ from im3f_jax.gibbs.concentrations import (
     resample_table_concentration,
 )
 from im3f_jax.gibbs.crf import expected_weights, resample_franchise
+from im3f_jax.gibbs.cut_points import resample_cut_points
 from im3f_jax.gibbs.factor_prior import resample_factor_prior
 from im3f_jax.gibbs.factors import resample_factors
 from im3f_jax.gibbs.global_weights import resample_global_weights
+from im3f_jax.gibbs.latent_ratings import resample_latent_ratings
 from im3f_jax.gibbs.rating_variance import resample_rating_variance
 from im3f_jax.gibbs.row_weights import resample_row_weights
 from im3f_jax.gibbs.state import State, SweepInfo, TopicWeights
 from im3f_jax.gibbs.table_counts import resample_table_counts
 from im3f_jax.gibbs.table_topics import resample_table_topics, table_room
 from im3f_jax.gibbs.topics import resample_topics
+from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.log_joint import log_joint
 from im3f_jax.model.scalars import Gamma
 from im3f_jax.model.spec import ModelSpec
@@ -46,8 +49,10 @@ def gibbs_sweep(
 ) -> tuple[State, SweepInfo]:
     """Draw every block once from its full conditional.
 
-    Factor priors, user factors, item factors; item topics, user topics (rating by
-    rating, then table by table) and both sides' weights; user
+    Under the ordinal likelihood first cut points, the latent ratings summed out, and
+    latent ratings, which the other blocks read in the place of the ratings. Factor
+    priors, user factors, item factors; item topics, user topics (rating by rating, then
+    table by table) and both sides' weights; user
     biases, item biases; rating variance. The factors' inner products are computed once,
     after the factors. A side without topics, or with one, skips the blocks that have
     nothing to draw.
@@ -68,10 +73,19 @@ def gibbs_sweep(
     tuple
         The state after, and its label-free scalars.
     """
-    keys = iter(jax.random.split(key, 13))
+    *keys, response_key = jax.random.split(key, 14)
+    keys = iter(keys)
     room = table_room(data.rating.shape[0])
     valid = jnp.arange(data.rating.shape[0], dtype=jnp.int32) < data.num_ratings
     users, items = state.user_bias.shape, state.item_bias.shape
+
+    # Ratings, or what stands for them, given all else.
+    user_part = _selected(state.user_bias, data.user, state.item_topic_of_rating)
+    item_part = _selected(state.item_bias, data.item, state.user_topic_of_rating)
+    rating, cut_points, accepted = _resample_response(
+        spec.likelihood, response_key, state, data, valid, user_part + item_part
+    )
+    response = rating - state.global_bias
 
     # Factors, given topics and biases.
     user_prior = resample_factor_prior(
@@ -80,9 +94,6 @@ def gibbs_sweep(
     item_prior = resample_factor_prior(
         spec.factor_prior, next(keys), state.item_factors, data.num_items
     )
-    user_part = _selected(state.user_bias, data.user, state.item_topic_of_rating)
-    item_part = _selected(state.item_bias, data.item, state.user_topic_of_rating)
-    response = data.rating - state.global_bias
     x = jnp.where(valid, response - user_part - item_part, 0)
     user_factors = resample_factors(
         next(keys),
@@ -263,8 +274,42 @@ def gibbs_sweep(
         item_topic_weights=item_weights,
         rating_variance=rating_variance,
         global_bias=state.global_bias,
+        cut_points=cut_points,
     )
-    return state, _describe(state, spec, data, squared_error, user_counts, item_counts)
+    info = _describe(
+        state,
+        spec,
+        data,
+        rating - residual,
+        squared_error,
+        user_counts,
+        item_counts,
+        accepted,
+    )
+    return state, info
+
+
+@singledispatch
+def _resample_response(likelihood, key, state: State, data, valid, parts: Array):
+    """Give what the other blocks explain, cut points, and if they were moved.
+
+    The ratings themselves; under the ordinal likelihood their latents.
+    """
+    return data.rating, state.cut_points, jnp.ones((), data.rating.dtype)
+
+
+@_resample_response.register
+def _(likelihood: Ordinal, key, state, data, valid, parts):
+    cut_key, latent_key = jax.random.split(key)
+    mean = (state.global_bias + parts) + dots_of_pairs(
+        state.user_factors, state.item_factors, data.user, data.item, data.chunk
+    )
+    level = likelihood.level_of(data.rating)
+    cut_points, accepted = resample_cut_points(
+        cut_key, likelihood, state.cut_points, level, mean, valid
+    )
+    latent = resample_latent_ratings(latent_key, level, mean, cut_points)
+    return latent, cut_points, accepted
 
 
 @singledispatch
@@ -364,18 +409,25 @@ def _describe(
     state: State,
     spec: ModelSpec,
     data: RatingLayout,
+    mean: Array,
     squared_error: Array,
     user_counts: Array,
     item_counts: Array,
+    accepted: Array,
 ) -> SweepInfo:
     dtype = squared_error.dtype
+    log_joint_now = log_joint(
+        state, spec, data, squared_error, (user_counts, item_counts), mean
+    )
+    if isinstance(spec.likelihood, Ordinal):  # on the scale of the ratings themselves
+        expected = spec.likelihood.expected_rating(mean, state.cut_points)
+        valid = jnp.arange(mean.shape[0], dtype=jnp.int32) < data.num_ratings
+        squared_error = jnp.sum(jnp.where(valid, (data.rating - expected) ** 2, 0))
     num_user_topics, effective_user_topics = _occupied(user_counts, dtype)
     num_item_topics, effective_item_topics = _occupied(item_counts, dtype)
     count = data.num_ratings.astype(dtype)
     return SweepInfo(
-        log_joint=log_joint(
-            state, spec, data, squared_error, (user_counts, item_counts)
-        ),
+        log_joint=log_joint_now,
         rating_variance=state.rating_variance,
         residual_rmse=jnp.sqrt(squared_error / count),
         num_user_topics=num_user_topics,
@@ -390,6 +442,7 @@ def _describe(
         item_dish_concentration=state.item_topic_weights.dish_concentration,
         user_table_concentration=state.user_topic_weights.table_concentration,
         item_table_concentration=state.item_topic_weights.table_concentration,
+        cut_points_accepted=accepted,
     )
 
 

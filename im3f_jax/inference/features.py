@@ -6,12 +6,23 @@ sum_i theta_U[u, i] d_j[i], is chi_0 plus the inner product of a vector of the u
 """
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from im3f_jax.data.layout import RatingLayout
 from im3f_jax.gibbs.state import State
+from im3f_jax.model.likelihood import Ordinal
+from im3f_jax.model.spec import ModelSpec
 
-__all__ = ["prediction_features"]
+__all__ = [
+    "TOPICS",
+    "expected_ratings",
+    "largest_weights",
+    "mixture_of_pairs",
+    "prediction_features",
+]
+
+# Topics a side that one rating's mixture holds: those of largest weight in its row.
+TOPICS = 8
 
 
 def prediction_features(state: State, data: RatingLayout) -> tuple[Array, Array]:
@@ -50,3 +61,94 @@ def prediction_features(state: State, data: RatingLayout) -> tuple[Array, Array]
         axis=1,
     )
     return user.at[data.num_users].set(new_user), item.at[data.num_items].set(new_item)
+
+
+def largest_weights(
+    users: Array, items: Array, spec: ModelSpec
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Find the TOPICS largest weights in each row of a draw, and their topics.
+
+    For users, then items, each of shape (rows, topics).
+    """
+    dim, num_item_topics = spec.latent_dim, spec.num_item_topics
+
+    def largest(weights: Array) -> tuple[Array, Array]:
+        number = weights.shape[1]
+        if number <= TOPICS:
+            index = jnp.arange(number, dtype=jnp.int32)
+            return weights, jnp.broadcast_to(index, weights.shape)
+        return lax.top_k(weights, TOPICS)
+
+    user_weights = users[:, dim + num_item_topics :]
+    return largest(user_weights), largest(items[:, dim : dim + num_item_topics])
+
+
+def mixture_of_pairs(
+    users: Array,
+    items: Array,
+    largest: tuple[tuple[Array, Array], tuple[Array, Array]],
+    spec: ModelSpec,
+    global_bias: Array,
+    user: Array,
+    item: Array,
+) -> tuple[Array, Array]:
+    """Means of pairs' ratings under their topics of largest weight, and the weights.
+
+    Parameters
+    ----------
+    users, items
+        Vectors of a draw, as `prediction_features` gives them.
+    largest
+        As `largest_weights` gives them.
+    spec
+        For the sizes.
+    global_bias
+        Scalar.
+    user, item
+        Rows, int32, shape (n,).
+
+    Returns
+    -------
+    tuple of Array
+        Means and weights, of shapes that broadcast to (n, item topics, user topics),
+        1 for a side without topics. Weights sum to 1 less that of the topics left out.
+    """
+    dim, num_item_topics = spec.latent_dim, spec.num_item_topics
+    (user_weight, user_topic), (item_weight, item_topic) = largest
+    dots = jnp.sum(users[user, :dim] * items[item, :dim], axis=-1)
+    mean = (global_bias + dots)[:, None, None]
+    weight = jnp.ones_like(mean)
+    if num_item_topics:  # axis 1: the item's contexts, indexing the user's biases
+        mean = mean + users[user[:, None], dim + item_topic[item]][:, :, None]
+        weight = weight * item_weight[item][:, :, None]
+    if spec.num_user_topics:  # axis 2: the user's moods, indexing the item's biases
+        at = dim + num_item_topics + user_topic[user]
+        mean = mean + items[item[:, None], at][:, None]
+        weight = weight * user_weight[user][:, None]
+    return mean, weight
+
+
+def expected_ratings(
+    features: tuple[Array, Array],
+    spec: ModelSpec,
+    global_bias: Array,
+    cut_points: Array,
+    user: Array,
+    item: Array,
+    chunk: int,
+) -> Array:
+    """Mean of each pair's rating in a draw of an ordinal model, shape (n,).
+
+    On the rating scale, over the topics of largest weight: the weight of the others is
+    shared out among these. Pairs are taken `chunk` at a time, a divisor of n.
+    """
+    assert isinstance(spec.likelihood, Ordinal)
+    largest = largest_weights(*features, spec)
+
+    def one_chunk(pair):
+        mean, weight = mixture_of_pairs(*features, largest, spec, global_bias, *pair)
+        rating = spec.likelihood.expected_rating(mean, cut_points)
+        return jnp.sum(weight * rating, axis=(1, 2)) / jnp.sum(weight, axis=(1, 2))
+
+    pairs = user.reshape(-1, chunk), item.reshape(-1, chunk)
+    return lax.map(one_chunk, pairs).reshape(-1)

@@ -2,6 +2,7 @@
 
 from im3f_jax.data.layout import RatingLayout
 from im3f_jax.gibbs.table_topics import table_room
+from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.spec import ModelSpec
 from im3f_jax.model.topic_prior import CRF, NoTopics
 
@@ -21,7 +22,8 @@ def estimate_memory(
     A Chinese
     restaurant franchise adds its seats (customers and dish of each table, before,
     during and after), eight numbers a rating for its orders and sums, and the noise of
-    a chunk; it is estimated in the room that it starts with.
+    a chunk; it is estimated in the room that it starts with. The ordinal likelihood
+    adds twelve floats a rating: bounds, probabilities and what is summed of them.
 
     Parameters
     ----------
@@ -91,6 +93,8 @@ def estimate_memory(
                 + 8 * word * num_ratings
                 + 3 * word * layout.chunk * choices
             )
+    if isinstance(spec.likelihood, Ordinal):
+        parts["latent ratings"] = num_chains * num_ratings * 12 * word
     return parts | {"total": sum(parts.values())}
 
 

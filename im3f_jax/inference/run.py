@@ -15,11 +15,12 @@ from jax import Array, lax
 from im3f_jax.data.layout import RatingLayout
 from im3f_jax.errors import SamplingError
 from im3f_jax.gibbs.crf import NO_DISH_FREE, NO_TABLE_FREE, enlarge
-from im3f_jax.gibbs.init import init_state
+from im3f_jax.gibbs.init import START_VARIANCE, init_state, start_response
 from im3f_jax.gibbs.state import State, SweepInfo
 from im3f_jax.gibbs.sweep import gibbs_sweep
-from im3f_jax.inference.features import prediction_features
+from im3f_jax.inference.features import expected_ratings, prediction_features
 from im3f_jax.inference.warm_start import fit_map
+from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.scalars import InverseGamma
 from im3f_jax.model.spec import ModelSpec, has_franchise
 from im3f_jax.model.topic_prior import CRF
@@ -83,6 +84,7 @@ class Draws(NamedTuple):
     item_features: np.ndarray  # shape (chain, draw, num_items + 1, F)
     global_bias: np.ndarray  # shape (chain, draw)
     rating_variance: np.ndarray  # shape (chain, draw)
+    cut_points: np.ndarray  # shape (chain, draw, L - 1); Gaussian: (chain, draw, 0)
 
 
 @dataclass
@@ -125,6 +127,9 @@ def _chunk(
         nan = jnp.full((), jnp.nan, data.rating.dtype)
 
         def predict(user, item, chunk):
+            if isinstance(spec.likelihood, Ordinal):
+                numbers = state.global_bias, state.cut_points
+                return expected_ratings(features, spec, *numbers, user, item, chunk)
             return state.global_bias + dots_of_pairs(*features, user, item, chunk)
 
         def rmse(prediction, rating, mask, count):
@@ -356,7 +361,13 @@ def _empty_draws(
         item_features=np.empty((*shape, int(data.num_items) + 1, width), np.float32),
         global_bias=np.empty(shape),
         rating_variance=np.empty(shape),
+        cut_points=np.empty((*shape, _num_cut_points(spec))),
     )
+
+
+def _num_cut_points(spec: ModelSpec) -> int:
+    ordinal = isinstance(spec.likelihood, Ordinal)
+    return len(spec.likelihood.levels) - 1 if ordinal else 0
 
 
 @dataclass
@@ -486,9 +497,10 @@ class _Loop:
         dtype = data.rating.dtype
         if init == "map":
             variance, precision = map_settings(spec, data)
+            response, _ = start_response(spec.likelihood, data)
             factors = fit_map(
                 map_key,
-                data,
+                replace(data, rating=response),
                 spec.latent_dim,
                 spec.global_bias,
                 variance,
@@ -558,8 +570,9 @@ class _Loop:
 
     def _keep(self, carry: Carry, draw: int, num_chains: int, many: bool) -> None:
         users, items = jax.device_get(carry.features)
-        bias, variance = jax.device_get(
-            (carry.state.global_bias, carry.state.rating_variance)
+        state = carry.state
+        bias, variance, cut_points = jax.device_get(
+            (state.global_bias, state.rating_variance, state.cut_points)
         )
         for c in range(num_chains):
             of, place = (c,) if many else (), (self.first_chain + c, draw)
@@ -567,6 +580,7 @@ class _Loop:
                 kept[place] = values[of][: kept.shape[2]]
             self.draws.global_bias[place] = bias[of]
             self.draws.rating_variance[place] = variance[of]
+            self.draws.cut_points[place] = cut_points[of]
 
     def _report(
         self, chains: list[_Chain], count: int, sweep: int, elapsed: float
@@ -593,6 +607,8 @@ def map_settings(spec: ModelSpec, data: RatingLayout) -> tuple[Array, Array]:
     response = jnp.where(valid, data.rating - spec.global_bias, 0)
     count = data.num_ratings.astype(response.dtype)
     variance = jnp.sum(response**2) / count
+    if isinstance(spec.likelihood, Ordinal):
+        variance = jnp.full_like(variance, START_VARIANCE)
     variance = jnp.where(variance > 0, variance, 1e-2)
     precision = getattr(spec.factor_prior, "precision", None)
     if precision is None:

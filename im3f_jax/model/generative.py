@@ -15,7 +15,7 @@ import numpyro
 import numpyro.distributions as dist
 from jax import Array, lax
 from jax.scipy.linalg import solve_triangular
-from jax.scipy.special import gammainc, gammaln
+from jax.scipy.special import gammainc, gammaln, log_ndtr
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import Transform, ZeroSumTransform, biject_to
 from numpyro.distributions.util import validate_sample
@@ -23,6 +23,7 @@ from numpyro.distributions.util import validate_sample
 from im3f_jax.data.ratings import Ratings
 from im3f_jax.errors import InputError
 from im3f_jax.model.factor_prior import NormalWishart
+from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.prior import prior_rows
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import ModelSpec
@@ -32,6 +33,7 @@ __all__ = [
     "FlooredInverseGamma",
     "LogDirichlet",
     "NormalByRoot",
+    "SortedNormals",
     "generative_model",
     "model_of_rows",
 ]
@@ -65,8 +67,10 @@ def generative_model(
         is 0, are deterministic sites. Three things are sampled by another name:
         `{side}_factor_precision_root`, the lower triangular L of Lambda = L L',
         `{side}_stick_decay`, -log(1 - v_k) of the K - 1 sticks, and, in the marginal
-        mode, the ratings directly, without `mean` and topics. Plates: users, items,
-        user_topics, item_topics and rows_of_ratings.
+        mode, the ratings directly, without `mean` and topics. Under the ordinal
+        likelihood, its latents summed out, the sampled site is `level_of_rating`, from
+        0, and `ratings` follows from it; `cut_points` are sampled. Plates: users,
+        items, user_topics, item_topics and rows_of_ratings.
 
     Raises
     ------
@@ -133,7 +137,7 @@ def model_of_rows(
         item_bias = _biases(
             "item", "user", spec.item_bias_prior, spec.num_user_topics, items
         )
-        variance = _rating_variance(spec.likelihood)
+        respond = _response(spec.likelihood)
         mean = spec.global_bias + jnp.sum(
             user_factors[user] * item_factors[item], axis=-1
         )
@@ -146,7 +150,7 @@ def model_of_rows(
                     None if item_bias is None else item_bias[item],
                     None if user_bias is None else log_item_weights[item],
                     None if item_bias is None else log_user_weights[user],
-                    jnp.sqrt(variance),
+                    respond,
                 )
             else:
                 if item_bias is not None:
@@ -156,8 +160,17 @@ def model_of_rows(
                     topic = _topic("item", log_item_weights[item])
                     mean = mean + user_bias[user, topic]
                 mean = numpyro.deterministic("mean", mean)
-                likelihood = dist.Normal(mean, jnp.sqrt(variance))
-            numpyro.sample("ratings", likelihood, obs=rating)
+                likelihood = respond(mean)
+            if not isinstance(spec.likelihood, Ordinal):
+                numpyro.sample("ratings", likelihood, obs=rating)
+                return
+            levels = jnp.asarray(spec.likelihood.levels, float)
+            level = None
+            if rating is not None:
+                distance = jnp.abs(jnp.asarray(rating)[:, None] - levels)
+                level = jnp.argmin(distance, axis=1)
+            level = numpyro.sample("level_of_rating", likelihood, obs=level)
+            numpyro.deterministic("ratings", levels[level])
 
     return model
 
@@ -171,6 +184,32 @@ def _number(name: str, prior) -> Array:
             return numpyro.sample(name, dist.Gamma(shape, rate))
         case _:
             return numpyro.deterministic(name, jnp.asarray(prior, float))
+
+
+def _response(likelihood) -> Callable[[Array], dist.Distribution]:
+    """Draw what all ratings share; give the distribution of ratings by their means."""
+    spread = jnp.sqrt(_rating_variance(likelihood))
+    if not isinstance(likelihood, Ordinal):
+        return lambda mean: dist.Normal(mean, spread)
+    cuts = numpyro.sample(
+        "cut_points", SortedNormals(likelihood.cut_scale, len(likelihood.levels) - 1)
+    )
+    return lambda mean: dist.Categorical(logits=_log_levels(cuts - mean[..., None]))
+
+
+def _log_levels(bounds: Array) -> Array:
+    """Log probabilities of the levels between bounds: (..., L - 1) to (..., L).
+
+    From the tail in which an interval lies: log Phi(b) + log(1 - Phi(a) / Phi(b)).
+    """
+    a, b = bounds[..., :-1], bounds[..., 1:]
+    flip = a + b > 0
+    a, b = jnp.where(flip, -b, a), jnp.where(flip, -a, b)
+    upper = log_ndtr(b)
+    between = upper + jnp.log(-jnp.expm1(log_ndtr(a) - upper))
+    return jnp.concatenate(
+        [log_ndtr(bounds[..., :1]), between, log_ndtr(-bounds[..., -1:])], axis=-1
+    )
 
 
 def _rating_variance(likelihood) -> Array:
@@ -277,23 +316,27 @@ def _topic(side: str, log_weights: Array) -> Array:
     )
 
 
-def _mixture(mean, user_bias, item_bias, log_item, log_user, spread):
+def _mixture(mean, user_bias, item_bias, log_item, log_user, respond):
     """Sum both topics of a rating out, batch shape (N,).
 
     Each bias and the log weights of the topics that select it have shape (N, K), or
     are None.
     """
     if user_bias is None and item_bias is None:
-        return dist.Normal(mean, spread)
+        return respond(mean)
     means, logits = mean[:, None, None], jnp.zeros((1, 1, 1))
     if item_bias is not None:
         means, logits = means + item_bias[:, :, None], logits + log_user[:, :, None]
     if user_bias is not None:
         means, logits = means + user_bias[:, None, :], logits + log_item[:, None, :]
     means, logits = (x.reshape(len(mean), -1) for x in (means, logits))
-    return dist.MixtureSameFamily(
-        dist.Categorical(logits=logits), dist.Normal(means, spread)
-    )
+    each = respond(means)
+    if isinstance(each, dist.Normal):
+        return dist.MixtureSameFamily(dist.Categorical(logits=logits), each)
+    # A mixture of categoricals is one.
+    log_weights = jax.nn.log_softmax(logits, axis=-1)[..., None]
+    log_levels = jax.nn.log_softmax(each.logits, axis=-1)
+    return dist.Categorical(logits=jax.nn.logsumexp(log_weights + log_levels, axis=1))
 
 
 # --- distributions that stay finite in float32 ------------------------------------
@@ -424,6 +467,36 @@ class NormalByRoot(dist.Distribution):
         log_det = jnp.sum(jnp.log(jnp.diagonal(self.root)))
         dim = z.shape[-1]
         return log_det - 0.5 * (dim * jnp.log(2 * jnp.pi) + jnp.sum(z**2, -1))
+
+
+class SortedNormals(dist.Distribution):
+    """Order statistics of `size` draws from Normal(0, scale^2): increasing.
+
+    Parameters
+    ----------
+    scale
+        Positive.
+    size
+        Static.
+    """
+
+    arg_constraints: ClassVar = {"scale": constraints.positive}
+    support = constraints.ordered_vector
+
+    def __init__(self, scale, size, *, validate_args=None):
+        self.scale = jnp.asarray(scale, float)
+        super().__init__((), (size,), validate_args=validate_args)
+
+    def sample(self, key, sample_shape=()):
+        """Draw and sort."""
+        normal = jax.random.normal(key, (*sample_shape, *self.event_shape))
+        return jnp.sort(self.scale * normal, axis=-1)
+
+    @validate_sample
+    def log_prob(self, value):
+        """Log density, in nats: size! times that of the draws in any order."""
+        orders = gammaln(self.event_shape[0] + 1.0)
+        return orders + jnp.sum(dist.Normal(0, self.scale).log_prob(value), axis=-1)
 
 
 class FlooredInverseGamma(dist.Distribution):

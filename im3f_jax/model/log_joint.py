@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 from jax import Array
 
+from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.topic_prior import (
     CRF,
     log_density_of_rows,
@@ -23,12 +24,14 @@ def log_joint(
     data,
     squared_error: Array | None = None,
     topic_counts: tuple[Array, Array] | None = None,
+    mean: Array | None = None,
 ) -> Array:
     """Log joint density of ratings and state, in nats, up to a constant.
 
     It holds the row weights theta and the global weights pi explicitly, not the
     tables; under the Chinese restaurant franchise the seating, and neither of them,
-    and the biases of the dishes in use only (`log_density_of_seating`). Densities are
+    and the biases of the dishes in use only (`log_density_of_seating`). Under the
+    ordinal likelihood the latent ratings are summed out. Densities are
     with respect to log theta and log pi (the sticks under stick-breaking), which stay
     finite where weights underflow.
 
@@ -46,6 +49,9 @@ def log_joint(
         Ratings in each (row, topic) cell, of users and of items, int32. Given, the
         row weights are summed out; the weights of unused topics, which carry no
         information but much of the density, then leave no mark.
+    mean
+        Of the latent ratings, shape (N,), where the caller has it already; read by the
+        ordinal likelihood only.
 
     Returns
     -------
@@ -53,12 +59,16 @@ def log_joint(
         Scalar.
     """
     valid = jnp.arange(data.rating.shape[0], dtype=jnp.int32) < data.num_ratings
-    if squared_error is None:
-        residual = data.rating - mean_of_ratings(state, data)
-        squared_error = jnp.sum(jnp.where(valid, residual**2, 0))
-    total = spec.likelihood.log_density(
-        squared_error, data.num_ratings, state.rating_variance
-    )
+    if isinstance(spec.likelihood, Ordinal):
+        mean = mean_of_ratings(state, data) if mean is None else mean
+        total = spec.likelihood.log_density(data.rating, mean, valid, state.cut_points)
+    else:
+        if squared_error is None:
+            residual = data.rating - mean_of_ratings(state, data)
+            squared_error = jnp.sum(jnp.where(valid, residual**2, 0))
+        total = spec.likelihood.log_density(
+            squared_error, data.num_ratings, state.rating_variance
+        )
     users = jnp.arange(data.user_rows, dtype=jnp.int32) < data.num_users
     items = jnp.arange(data.item_rows, dtype=jnp.int32) < data.num_items
     for factors, rows, prior in (
@@ -141,7 +151,7 @@ def log_joint(
 
 
 def mean_of_ratings(state, data) -> Array:
-    """Mean of each rating given everything, rating scale, shape (N,).
+    """Mean of each rating (or latent rating) given everything, shape (N,).
 
     chi_0 + a_u . b_j + c_u[zM_n] + d_j[zU_n]; plain, for checks on small data.
     """

@@ -17,6 +17,7 @@ from jax import Array, lax
 from im3f_jax.data.ratings import Ratings
 from im3f_jax.errors import InputError
 from im3f_jax.model.factor_prior import NormalWishart
+from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import ModelSpec, resolve, validate
 from im3f_jax.model.topic_prior import HDP, FiniteDirichlet, NoTopics
@@ -65,7 +66,13 @@ def prior_rows(spec: ModelSpec, ratings: Ratings) -> PriorRows:
             )
     users, user = np.unique(ratings.user, return_inverse=True)
     items, item = np.unique(ratings.item, return_inverse=True)
-    spec = resolve(spec, ratings.mean, float(np.var(ratings.rating)), ratings.step)
+    spec = resolve(
+        spec,
+        ratings.mean,
+        float(np.var(ratings.rating)),
+        ratings.step,
+        ratings.levels.tolist(),
+    )
     return PriorRows(
         spec, user.astype(np.int32), item.astype(np.int32), len(users), len(items)
     )
@@ -180,7 +187,8 @@ def draw_prior(
         `{side}_bias` (rows, K), `{side}_topic_mean` (K,), `{side}_bias_variance` and
         `{side}_topic_mean_variance`: `user_topic_mean` holds the means of user_bias,
         one for each item topic. Then `rating_variance`, `mean` (N,) and `ratings` (N,),
-        rating scale.
+        rating scale. Under the ordinal likelihood also `cut_points` (L - 1,), on the
+        scale of the latent ratings, as is `mean`.
     """
     rows = {"user": num_users, "item": num_items}
     row_of = {"user": jnp.asarray(user), "item": jnp.asarray(item)}
@@ -234,6 +242,12 @@ def draw_prior(
     noise = jax.random.normal(next(keys), mean.shape, dtype)
     draw["mean"] = mean.astype(dtype)
     draw["ratings"] = draw["mean"] + jnp.sqrt(draw["rating_variance"]) * noise
+    if isinstance(spec.likelihood, Ordinal):
+        # The latent ratings fall between cut points: the order statistics of normals.
+        levels = jnp.asarray(spec.likelihood.levels, dtype)
+        normal = jax.random.normal(next(keys), (len(levels) - 1,), dtype)
+        draw["cut_points"] = jnp.sort(spec.likelihood.cut_scale * normal)
+        draw["ratings"] = levels[jnp.searchsorted(draw["cut_points"], draw["ratings"])]
     return draw
 
 

@@ -7,6 +7,7 @@ are static.
 
 import dataclasses
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 
@@ -15,11 +16,18 @@ import jax
 from im3f_jax.errors import InputError
 from im3f_jax.model.bias_prior import TopicNormal
 from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
-from im3f_jax.model.likelihood import Gaussian
+from im3f_jax.model.likelihood import Gaussian, Ordinal
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet, NoTopics
 
-__all__ = ["ModelSpec", "has_franchise", "resolve", "validate", "with_room_of"]
+__all__ = [
+    "ModelSpec",
+    "check_levels",
+    "has_franchise",
+    "resolve",
+    "validate",
+    "with_room_of",
+]
 
 
 @jax.tree_util.register_dataclass
@@ -45,13 +53,14 @@ class ModelSpec:
     user_topic_prior, item_topic_prior
         Priors of the topics (moods of users, contexts of items).
     global_bias
-        chi_0, rating scale; None is the mean of the training ratings.
+        chi_0, rating scale; None is the mean of the training ratings. 0 under the
+        ordinal likelihood, where "rating scale" is that of the latent ratings.
     estimate
         "posterior" (Gibbs) or "map" (one point, by Adam); static.
     """
 
     latent_dim: int = field(metadata={"static": True})
-    likelihood: Gaussian = Gaussian()
+    likelihood: Gaussian | Ordinal = Gaussian()
     factor_prior: NormalWishart | IsotropicNormal = NormalWishart()
     user_bias_prior: TopicNormal = TopicNormal()
     item_bias_prior: TopicNormal = TopicNormal()
@@ -100,6 +109,8 @@ def validate(spec: ModelSpec) -> None:
     """
     _whole("latent_dim", spec.latent_dim, 1)
     _optional("global_bias", spec.global_bias, positive=False)
+    if isinstance(spec.likelihood, Ordinal):
+        _ordinal(spec)
     # The mode is found for a fixed variance.
     sampled = InverseGamma if spec.estimate == "posterior" else None
     _optional("rating_variance", spec.likelihood.variance, prior=sampled)
@@ -162,6 +173,32 @@ def validate(spec: ModelSpec) -> None:
                 )
 
 
+def _ordinal(spec: ModelSpec) -> None:
+    levels, scale = spec.likelihood.levels, spec.likelihood.cut_scale
+    if spec.estimate == "map":
+        raise InputError("PMF has no ordinal likelihood: use BPMF.")
+    if spec.global_bias not in (None, 0):
+        raise InputError(
+            f"global_bias is {spec.global_bias!r}, but must be 0 under the ordinal "
+            "likelihood, whose cut points take its part."
+        )
+    if scale is None:
+        raise InputError("cut_scale is None, but must be a positive number.")
+    _optional("cut_scale", scale)
+    if levels is None:
+        return
+    fits = isinstance(levels, tuple) and len(levels) >= 2
+    fits = fits and all(
+        isinstance(x, Real) and not isinstance(x, bool) and abs(x) < 3e38
+        for x in levels
+    )
+    if not fits or any(b <= a for a, b in zip(levels, levels[1:], strict=False)):
+        raise InputError(
+            f"levels are {levels!r}, but must be at least two finite numbers that "
+            "increase."
+        )
+
+
 def _franchise(topic: CRF, name: str, variance: object) -> None:
     _whole("num_topics of a CRF", topic.num_topics, 2)
     _whole("max_tables of a CRF", topic.max_tables, 1)
@@ -221,7 +258,13 @@ def _optional(
         raise InputError(f"{name} is {value!r}, but must be a {kind} number.")
 
 
-def resolve(spec: ModelSpec, mean: float, variance: float, step: float) -> ModelSpec:
+def resolve(
+    spec: ModelSpec,
+    mean: float,
+    variance: float,
+    step: float,
+    levels: Sequence[float] = (),
+) -> ModelSpec:
     """Replace every None by its documented default.
 
     Parameters
@@ -230,13 +273,31 @@ def resolve(spec: ModelSpec, mean: float, variance: float, step: float) -> Model
         As the user gave it.
     mean, variance, step
         Mean, variance and smallest step between distinct levels of the training
-        ratings (rating scale).
+        ratings (rating scale). Under the ordinal likelihood those of its latent
+        ratings stand for them: mean 0, and the variance of the noise, 1.
+    levels
+        Distinct ratings, ascending: the levels of an ordinal likelihood without any.
 
     Returns
     -------
     ModelSpec
         A spec of which each number is fixed or has a prior with numbers.
+
+    Raises
+    ------
+    InputError
+        If an ordinal likelihood is left with fewer than two levels.
     """
+    likelihood = spec.likelihood
+    if isinstance(likelihood, Ordinal):
+        mean, variance = 0.0, likelihood.variance
+        if likelihood.levels is None:
+            likelihood = dataclasses.replace(likelihood, levels=tuple(levels))
+            if len(levels) < 2:
+                raise InputError(
+                    "The ordinal likelihood needs at least two levels, but the ratings "
+                    f"hold {len(levels)}: name the levels, by Ordinal(levels=...)."
+                )
     variance = variance if variance > 0 else max(step, 0.1) ** 2
 
     def default(value, fallback):
@@ -262,17 +323,19 @@ def resolve(spec: ModelSpec, mean: float, variance: float, step: float) -> Model
     else:
         product = math.sqrt(0.1 * variance / spec.latent_dim)
         factors = IsotropicNormal(default(spec.factor_prior.precision, 1 / product))
-    return ModelSpec(
-        latent_dim=spec.latent_dim,
-        likelihood=Gaussian(
+    if isinstance(likelihood, Gaussian):
+        likelihood = Gaussian(
             default(
-                spec.likelihood.variance,
+                likelihood.variance,
                 InverseGamma(2.0, variance)
                 if spec.estimate == "posterior"
                 else 0.7 * variance,
             ),
-            default(spec.likelihood.variance_floor, step**2 / 12),
-        ),
+            default(likelihood.variance_floor, step**2 / 12),
+        )
+    return ModelSpec(
+        latent_dim=spec.latent_dim,
+        likelihood=likelihood,
         factor_prior=factors,
         user_bias_prior=bias(spec.user_bias_prior),
         item_bias_prior=bias(spec.item_bias_prior),
@@ -281,6 +344,23 @@ def resolve(spec: ModelSpec, mean: float, variance: float, step: float) -> Model
         global_bias=default(spec.global_bias, mean),
         estimate=spec.estimate,
     )
+
+
+def check_levels(likelihood: Ordinal, ratings: Iterable[float]) -> None:
+    """Refuse ratings that are no levels of an ordinal likelihood.
+
+    Raises
+    ------
+    InputError
+        Names the first such rating.
+    """
+    for rating in ratings:
+        if rating not in likelihood.levels:
+            shown = ", ".join(f"{x:g}" for x in likelihood.levels)
+            raise InputError(
+                f"The rating {rating:g} is no level of the ordinal likelihood, whose "
+                f"levels are {shown}: name all of them, by Ordinal(levels=...)."
+            )
 
 
 # The default prior of a bias variance, in units of the training variance: chosen on

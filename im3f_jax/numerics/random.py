@@ -9,8 +9,10 @@ import math
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.scipy.special import ndtr, ndtri
 
 from im3f_jax.numerics.reductions import ranks_within_bins
+from im3f_jax.numerics.special import log_mills_ratio
 
 __all__ = [
     "standard_normal",
@@ -23,6 +25,7 @@ __all__ = [
     "log_gamma",
     "normal_wishart",
     "truncated_inverse_gamma",
+    "truncated_normal",
 ]
 
 
@@ -231,6 +234,76 @@ def truncated_inverse_gamma(
         (jnp.zeros((), dtype), jnp.zeros((), bool), key),
     )
     return jnp.maximum(scale / q, floor)
+
+
+def truncated_normal(key: Array, low: Array, high: Array) -> Array:
+    """Draw standard normals given that they lie in (low, high), by inverse CDF.
+
+    Where an interval reaches within TAIL of 0, from the nearer of both tails of the
+    CDF. Further out, where Phi comes to underflow (float32: at -13), only ratios to the
+    bound that is nearer to 0 are formed: with x its distance from 0,
+    log Phi(-x - t) - log Phi(-x) = -(x t + t^2 / 2) + log R(x + t) - log R(x) for the
+    Mills ratio R, solved for t by Newton's method from the exponential law that it
+    tends to.
+
+    Parameters
+    ----------
+    key
+        A typed key.
+    low, high
+        Of one shape, low < high; finite, with bounds far out (1e4) for open ends.
+
+    Returns
+    -------
+    Array
+        Draws within [low, high], in the shape and dtype of `low`. Equal to a bound
+        only by rounding.
+    """
+    dtype = low.dtype
+    # The middles of the steps of `jax.random.uniform`: never 0 or 1.
+    u = standard_uniform(key, low.shape, dtype) + 0.5 * jnp.finfo(dtype).eps
+    flip = low + high > 0
+    a, b = jnp.where(flip, -high, low), jnp.where(flip, -low, high)
+    tail = b < -TAIL
+
+    below, above, upto = lax.optimization_barrier((ndtr(a), ndtr(-b), ndtr(b)))
+    mass = upto - below
+    from_below, from_above = below + u * mass, above + (1 - u) * mass
+    nearer = jnp.minimum(from_below, from_above)
+    central = ndtri(jnp.where(tail, 0.25, nearer))
+    central = jnp.where(from_below < from_above, central, -central)
+
+    # Hardly ever needed, and then by few.
+    far = lax.cond(
+        jnp.any(tail),
+        lambda: _in_tail(u, jnp.where(tail, -b, TAIL), high - low),
+        lambda: jnp.zeros_like(u),
+    )
+    draw = jnp.where(tail, far, central)
+    return jnp.clip(jnp.where(flip, -draw, draw), low, high)
+
+
+def _in_tail(u: Array, x: Array, width: Array) -> Array:
+    """Invert the CDF of a normal within (-x - width, -x), for x >= TAIL, from above."""
+    log_mills = log_mills_ratio(x)
+
+    def log_ratio(step):
+        return -step * (x + 0.5 * step) + log_mills_ratio(x + step) - log_mills
+
+    # log of Phi(draw) / Phi(-x), between 0 and that of the far bound.
+    target = jnp.log1p(u * jnp.expm1(log_ratio(width)))
+    v = -target
+    v = jnp.maximum(v - 0.5 * jnp.log1p(2 * v / (x * x)), 0)
+    step = 2 * v / (x + jnp.sqrt(x * x + 2 * v))
+    for _ in range(2):
+        slope = jnp.exp(-log_mills_ratio(x + step))
+        step = jnp.maximum(step + (log_ratio(step) - target) / slope, 0)
+    return -(x + step)
+
+
+# Below minus this the tail form of `truncated_normal` serves; Phi(-8) times the least
+# uniform is no subnormal number yet.
+TAIL = 8.0
 
 
 def normal_wishart(

@@ -22,6 +22,7 @@ __all__ = [
     "count_by_cell",
     "ranks_within_bins",
     "sum_by_cell",
+    "sums_by_bin",
 ]
 
 
@@ -109,6 +110,39 @@ def add_by_row(totals: Array, values: Array, row: Array) -> Array:
     Rows beyond the last are left out.
     """
     return totals.at[row].add(values, mode="drop")
+
+
+def sums_by_bin(values: Array, index: Array, num_bins: int) -> Array:
+    """Sum vectors into few bins, by products with a one-hot matrix, chunk by chunk.
+
+    Parameters
+    ----------
+    values
+        Shape (Q, N).
+    index
+        Bin of each, int32, shape (N,); beyond the last bin nothing is summed.
+    num_bins
+        Static.
+
+    Returns
+    -------
+    Array
+        Shape (Q, num_bins), dtype of `values`.
+    """
+    columns, number = values.shape
+    chunk = math.gcd(number, 4096)
+    bins = jnp.arange(num_bins, dtype=index.dtype)
+
+    def one_chunk(part):
+        value, index = part
+        hot = (index[:, None] == bins[None]).astype(value.dtype)
+        return jnp.matmul(value, hot, precision="highest")
+
+    parts = (
+        jnp.moveaxis(values.reshape(columns, -1, chunk), 1, 0),
+        index.reshape(-1, chunk),
+    )
+    return jnp.sum(lax.map(one_chunk, parts), axis=0)
 
 
 def ranks_within_bins(counts: Array, total: int) -> tuple[Array, Array]:

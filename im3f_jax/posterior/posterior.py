@@ -10,9 +10,10 @@ from im3f_jax.data.ids import IdIndex
 from im3f_jax.data.ratings import Ratings
 from im3f_jax.errors import InputError
 from im3f_jax.inference.run import Draws
-from im3f_jax.model.spec import ModelSpec
+from im3f_jax.model.likelihood import Ordinal
+from im3f_jax.model.spec import ModelSpec, check_levels
 from im3f_jax.posterior import predict
-from im3f_jax.posterior.score import log_score
+from im3f_jax.posterior.score import level_probabilities, log_score
 
 __all__ = ["Posterior"]
 
@@ -40,9 +41,11 @@ class Posterior:
         Mean over kept draws for the pairs given to `fit`, in their order; None
         without.
     levels
-        Distinct ratings of the training data, ascending.
+        Distinct ratings of the training data, ascending; those of the likelihood where
+        it is ordinal.
     is_discrete
-        Whether the levels look like a scale of steps.
+        Whether the levels look like a scale of steps; always under the ordinal
+        likelihood.
     seconds
         Wall time of "start" (warm start included), "compile" and "run".
     device, seed, versions, num_warmup, num_samples, thinning, partial
@@ -123,8 +126,9 @@ class Posterior:
 
         In each kept draw the mean of the rating over its topics,
         chi_0 + a_u . b_j + sum_k theta_M[j,k] c_u[k] + sum_i theta_U[u,i] d_j[i]; then
-        the mean over draws. A user or item without a training rating is predicted as
-        the prior expects a new one.
+        the mean over draws. Under the ordinal likelihood the sum of the levels times
+        their probabilities (see `predict_proba`). A user or item without a training
+        rating is predicted as the prior expects a new one.
 
         Parameters
         ----------
@@ -149,11 +153,77 @@ class Posterior:
             For an unknown id, unequal lengths, or pairs that were not given to a fit
             with store="summary".
         """
+        bounds = self._bounds(clip)
+        user, item, wanted = self._pairs(users, items, unknown)
+        found = self._predict_codes(user[wanted], item[wanted], per_draw)
+        values = np.full((*found.shape[:-1], len(user)), np.nan)
+        values[..., wanted] = found
+        return values if bounds is None else np.clip(values, *bounds)
+
+    def predict_proba(
+        self,
+        users: Iterable,
+        items: Iterable,
+        *,
+        per_draw: bool = False,
+        unknown: str = "raise",
+    ) -> np.ndarray:
+        """Posterior probability of each level of the scale, `posterior.levels`.
+
+        In each kept draw a mixture over the topics of largest weight (as in `evaluate`,
+        which reports the weight of the others; here it is shared out); then the mean
+        over draws. A Gaussian model of a discrete scale gives a level the mass between
+        the midpoints to its neighbours, the outermost open.
+
+        Parameters
+        ----------
+        users, items, unknown
+            As in `predict`.
+        per_draw
+            Return each draw's probabilities instead of their mean.
+
+        Returns
+        -------
+        ndarray
+            Shape (n, L), or (chain, draw, n, L) with `per_draw`. Rows sum to 1.
+
+        Raises
+        ------
+        InputError
+            As `predict`; without kept draws; and for a Gaussian model whose training
+            ratings are not on a discrete scale.
+        """
+        if self.draws is None:
+            raise InputError(
+                "This fit kept no draws (store='summary'): fit with store='all' to get "
+                "probabilities."
+            )
+        if not self.is_discrete:
+            raise InputError(
+                "The training ratings are not on a discrete scale: there are no levels "
+                "to give probabilities of."
+            )
+        user, item, wanted = self._pairs(users, items, unknown)
+        found = level_probabilities(
+            self.draws,
+            self.spec,
+            self._rows(user[wanted], self.user_row),
+            self._rows(item[wanted], self.item_row),
+            self.levels,
+            per_draw,
+        ).probability
+        values = np.full((*found.shape[:-2], len(user), len(self.levels)), np.nan)
+        values[..., wanted, :] = found
+        return values
+
+    def _pairs(
+        self, users: Iterable, items: Iterable, unknown: str
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Codes of pairs, and which of them are to be predicted."""
         if unknown not in ("raise", "prior", "nan"):
             raise InputError(
                 f"unknown is {unknown!r}, but must be 'raise', 'prior' or 'nan'."
             )
-        bounds = self._bounds(clip)
         how = "raise" if unknown == "raise" else "mark"
         user, item = self.users.lookup(users, how), self.items.lookup(items, how)
         if len(user) != len(item):
@@ -164,10 +234,7 @@ class Posterior:
         wanted = np.full(len(user), True)
         if unknown == "nan":
             wanted = (user >= 0) & (item >= 0)
-        found = self._predict_codes(user[wanted], item[wanted], per_draw)
-        values = np.full((*found.shape[:-1], len(user)), np.nan)
-        values[..., wanted] = found
-        return values if bounds is None else np.clip(values, *bounds)
+        return user, item, wanted
 
     def is_known(self, users: Iterable, items: Iterable) -> np.ndarray:
         """Whether both ids of each pair have a training rating, bool, shape (n,)."""
@@ -208,6 +275,8 @@ class Posterior:
         if len(test) == 0:
             raise InputError("There are no ratings to score.")
         bounds = self._bounds(clip)
+        if isinstance(self.spec.likelihood, Ordinal):
+            check_levels(self.spec.likelihood, test.levels)
         user, item = self._codes(test)
         predictions = self._fitted_predictions(test)
         if predictions is None:
@@ -296,6 +365,7 @@ class Posterior:
             predictor = predict.predict_draws if per_draw else predict.predict_mean
             return predictor(
                 self.draws,
+                self.spec,
                 self._rows(user, self.user_row),
                 self._rows(item, self.item_row),
             )

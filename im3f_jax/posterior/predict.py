@@ -1,8 +1,15 @@
-"""Predictions from kept draws, on the host."""
+"""Predictions from kept draws: on the host, those of ordinal models by JAX."""
 
+from functools import partial
+
+import jax
 import numpy as np
 
+from im3f_jax.inference.features import expected_ratings
 from im3f_jax.inference.run import Draws
+from im3f_jax.model.likelihood import Ordinal
+from im3f_jax.model.spec import ModelSpec
+from im3f_jax.posterior.score import pad_pairs
 
 __all__ = ["predict_draws", "predict_mean"]
 
@@ -11,7 +18,7 @@ GATHERED = 1 << 24
 
 
 def predict_mean(
-    draws: Draws, user_row: np.ndarray, item_row: np.ndarray
+    draws: Draws, spec: ModelSpec, user_row: np.ndarray, item_row: np.ndarray
 ) -> np.ndarray:
     """Mean over kept draws of the mean of each pair's rating, shape (n,).
 
@@ -19,22 +26,27 @@ def predict_mean(
     """
     total = np.zeros(len(user_row))
     count = 0
-    for prediction in _each_draw(draws, user_row, item_row):
+    for prediction in _each_draw(draws, spec, user_row, item_row):
         total += prediction
         count += 1
     return total / count
 
 
 def predict_draws(
-    draws: Draws, user_row: np.ndarray, item_row: np.ndarray
+    draws: Draws, spec: ModelSpec, user_row: np.ndarray, item_row: np.ndarray
 ) -> np.ndarray:
     """Mean of each pair's rating in each kept draw, shape (chain, draw, n)."""
     chains, kept = draws.global_bias.shape
-    values = np.stack(list(_each_draw(draws, user_row, item_row)))
+    values = np.stack(list(_each_draw(draws, spec, user_row, item_row)))
     return values.reshape(chains, kept, len(user_row))
 
 
-def _each_draw(draws: Draws, user_row: np.ndarray, item_row: np.ndarray):
+def _each_draw(
+    draws: Draws, spec: ModelSpec, user_row: np.ndarray, item_row: np.ndarray
+):
+    if isinstance(spec.likelihood, Ordinal):
+        yield from _each_ordinal_draw(draws, spec, user_row, item_row)
+        return
     width = draws.user_features.shape[-1]
     step = max(1, GATHERED // max(width, 1))
     parts = [slice(a, a + step) for a in range(0, len(user_row), step)]
@@ -48,3 +60,20 @@ def _each_draw(draws: Draws, user_row: np.ndarray, item_row: np.ndarray):
             yield draws.global_bias[chain, s] + np.concatenate(
                 [np.zeros(0, np.float32), *dots]
             ).astype(np.float64)
+
+
+def _each_ordinal_draw(draws: Draws, spec: ModelSpec, user_row, item_row):
+    pairs = pad_pairs(user_row, item_row)
+    for place in np.ndindex(draws.global_bias.shape):
+        rating = _expected(
+            (draws.user_features[place], draws.item_features[place]),
+            spec,
+            np.float32(draws.global_bias[place]),
+            draws.cut_points[place].astype(np.float32),
+            *(x.reshape(-1) for x in pairs),
+            chunk=pairs[0].shape[1],
+        )
+        yield np.asarray(rating, np.float64)[: len(user_row)]
+
+
+_expected = partial(jax.jit, static_argnames="chunk")(expected_ratings)

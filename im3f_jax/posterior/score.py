@@ -9,13 +9,21 @@ import numpy as np
 from jax import Array, lax
 from jax.scipy.special import ndtr
 
+from im3f_jax.inference.features import TOPICS, largest_weights, mixture_of_pairs
 from im3f_jax.inference.run import Draws
+from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.spec import ModelSpec
 
-__all__ = ["LogScore", "log_score", "midpoints"]
+__all__ = [
+    "TOPICS",
+    "LevelProbabilities",
+    "LogScore",
+    "level_probabilities",
+    "log_score",
+    "midpoints",
+    "pad_pairs",
+]
 
-# Topics a side that one rating's mixture holds: those of largest weight in its row.
-TOPICS = 8
 CHUNK = 4096
 
 
@@ -24,6 +32,13 @@ class LogScore(NamedTuple):
 
     log_score: np.ndarray  # nats a rating, shape (n,)
     dropped: float  # mean over ratings and draws
+
+
+class LevelProbabilities(NamedTuple):
+    """Probability of each level, and the weight of the topics that were left out."""
+
+    probability: np.ndarray  # shape (n, L), or (chain, draw, n, L)
+    dropped: float  # mean over pairs and draws
 
 
 def midpoints(levels: np.ndarray, rating: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -58,14 +73,15 @@ def log_score(
     In a draw a rating is a mixture over both topics, sum_{k,i} theta_M[j,k]
     theta_U[u,i] Normal(chi_0 + a_u . b_j + c_u[k] + d_j[i], sigma^2). With `levels` it
     is the probability of the rating's level (bounds as in `midpoints`), nats a rating;
-    without, the density, comparable only among models of the same continuous scale.
+    without, the density, comparable only among models of the same continuous scale. An
+    ordinal model has its own levels, and its cut points for bounds, with sigma = 1.
 
     Parameters
     ----------
     draws
         Kept draws.
     spec
-        The model, for the sizes.
+        The model, for the sizes and the likelihood.
     user_row, item_row
         Rows of the draws' vectors, shape (n,).
     rating
@@ -74,33 +90,33 @@ def log_score(
         Ascending, shape (L,), or None for a continuous scale.
     """
     count = len(rating)
-    chunk = min(CHUNK, max(64, 1 << (max(count, 1) - 1).bit_length()))
-    low, high = (
-        (rating, rating) if levels is None else midpoints(np.asarray(levels), rating)
-    )
+    pairs = pad_pairs(user_row, item_row)
 
-    def cut(values, dtype):
-        padded = np.zeros(-(-count // chunk) * chunk, dtype)
-        padded[:count] = values
-        return jnp.asarray(padded.reshape(-1, chunk))
+    def cut(values):
+        return _padded(values, pairs[0].shape, np.float32)
 
-    pairs = (
-        cut(user_row, np.int32),
-        cut(item_row, np.int32),
-        cut(low, np.float32),
-        cut(high, np.float32),
-    )
-    sizes = (spec.latent_dim, spec.num_item_topics, spec.num_user_topics)
+    ordinal = isinstance(spec.likelihood, Ordinal)
+    if ordinal:
+        levels = spec.likelihood.levels
+        level = np.searchsorted(levels, rating)
+    elif levels is None:
+        low = high = cut(rating)
+    else:
+        low, high = map(cut, midpoints(np.asarray(levels), rating))
     total, dropped, number = None, 0.0, 0
     for chain in range(draws.global_bias.shape[0]):
         for s in range(draws.global_bias.shape[1]):
+            if ordinal:
+                edges = np.pad(draws.cut_points[chain, s], 1)
+                edges[0], edges[-1] = -np.inf, np.inf
+                low, high = cut(edges[level]), cut(edges[level + 1])
             value, lost = _score_draw(
                 draws.user_features[chain, s],
                 draws.item_features[chain, s],
                 np.float32(draws.global_bias[chain, s]),
                 np.float32(draws.rating_variance[chain, s]),
-                pairs,
-                sizes=sizes,
+                (*pairs, low, high),
+                spec,
                 density=levels is None,
             )
             value = np.asarray(value, np.float64).reshape(-1)[:count]
@@ -110,40 +126,106 @@ def log_score(
     return LogScore(total - np.log(number), dropped / number)
 
 
-@partial(jax.jit, static_argnames=("sizes", "density"))
+def level_probabilities(
+    draws: Draws,
+    spec: ModelSpec,
+    user_row: np.ndarray,
+    item_row: np.ndarray,
+    levels: np.ndarray,
+    per_draw: bool = False,
+) -> LevelProbabilities:
+    """Probability of each level of pairs' ratings, a mean over kept draws, or of each.
+
+    Over the topics of largest weight, as in `log_score`; the weight of the others is
+    shared out among these, so that a pair's probabilities sum to 1.
+
+    Parameters
+    ----------
+    draws, spec, user_row, item_row
+        As in `log_score`.
+    levels
+        Ascending, shape (L,).
+    per_draw
+        Give each draw's probabilities instead of their mean.
+    """
+    pairs = pad_pairs(user_row, item_row)
+    shape = draws.global_bias.shape
+    size = len(user_row), len(levels)
+    found = np.zeros((*shape, *size) if per_draw else size)
+    dropped = 0.0
+    edges = (levels[1:] + levels[:-1]) / 2
+    for place in np.ndindex(shape):
+        if isinstance(spec.likelihood, Ordinal):
+            edges = draws.cut_points[place]
+        value, lost = _probabilities(
+            draws.user_features[place],
+            draws.item_features[place],
+            np.float32(draws.global_bias[place]),
+            np.float32(draws.rating_variance[place]),
+            np.asarray(edges, np.float32),
+            pairs,
+            spec,
+        )
+        value = np.asarray(value, np.float64).reshape(-1, len(levels))[: size[0]]
+        dropped += float(np.mean(np.asarray(lost).reshape(-1)[: size[0]]))
+        if per_draw:
+            found[place] = value
+        else:
+            found += value
+    number = max(draws.global_bias.size, 1)
+    return LevelProbabilities(found if per_draw else found / number, dropped / number)
+
+
+def pad_pairs(user_row: np.ndarray, item_row: np.ndarray) -> tuple[Array, Array]:
+    """Rows of pairs in chunks, padded to few shapes, int32, (chunks, chunk)."""
+    count = len(user_row)
+    chunk = min(CHUNK, max(64, 1 << (max(count, 1) - 1).bit_length()))
+    shape = -(-count // chunk), chunk
+    return _padded(user_row, shape, np.int32), _padded(item_row, shape, np.int32)
+
+
+def _padded(values: np.ndarray, shape: tuple[int, int], dtype) -> Array:
+    padded = np.zeros(shape[0] * shape[1], dtype)
+    padded[: len(values)] = values
+    return jnp.asarray(padded.reshape(shape))
+
+
+@jax.jit
+def _probabilities(users, items, global_bias, variance, edges, pairs, spec):
+    """Probability of each level, (chunks, chunk, L), and the weight left out."""
+    largest = largest_weights(users, items, spec)
+
+    def one_chunk(pair):
+        mean, weight = mixture_of_pairs(users, items, largest, spec, global_bias, *pair)
+        kept = jnp.sum(weight, axis=(1, 2))
+        upto = [
+            jnp.sum(weight * ndtr((edge - mean) / jnp.sqrt(variance)), axis=(1, 2))
+            for edge in edges
+        ]
+        upto = jnp.stack([jnp.zeros_like(kept), *upto, kept])
+        each = jnp.maximum(jnp.diff(upto, axis=0), 0) / kept[None]
+        return each.T, jnp.maximum(1 - kept, 0)
+
+    return lax.map(one_chunk, pairs)
+
+
+@partial(jax.jit, static_argnames="density")
 def _score_draw(
     users: Array,
     items: Array,
     global_bias: Array,
     variance: Array,
     pairs: tuple[Array, ...],
-    sizes: tuple[int, int, int],
+    spec: ModelSpec,
     density: bool,
 ) -> tuple[Array, Array]:
     """Log score of every pair in one draw, and the weight left out, (chunks, chunk)."""
-    dim, num_item_topics, num_user_topics = sizes
-    factors, user_bias, user_weights = jnp.split(users, [dim, dim + num_item_topics], 1)
-    item_factors, item_weights, item_bias = jnp.split(
-        items, [dim, dim + num_item_topics], 1
-    )
-    # The largest weights of each row, and the biases that they select.
-    user_top = _largest(user_weights, min(TOPICS, num_user_topics))
-    item_top = _largest(item_weights, min(TOPICS, num_item_topics))
+    largest = largest_weights(users, items, spec)
     deviation = jnp.sqrt(variance)
 
     def score(pair):
         u, j, low, high = pair
-        mean = global_bias + jnp.sum(factors[u] * item_factors[j], axis=-1)
-        mean = mean[:, None, None]
-        weight = jnp.ones_like(mean)
-        if num_item_topics:  # axis 1: the item's contexts, indexing the user's biases
-            mean = (
-                mean + jnp.take_along_axis(user_bias[u], item_top[1][j], 1)[:, :, None]
-            )
-            weight = weight * item_top[0][j][:, :, None]
-        if num_user_topics:  # axis 2: the user's moods, indexing the item's biases
-            mean = mean + jnp.take_along_axis(item_bias[j], user_top[1][u], 1)[:, None]
-            weight = weight * user_top[0][u][:, None]
+        mean, weight = mixture_of_pairs(users, items, largest, spec, global_bias, u, j)
         lower = (low[:, None, None] - mean) / deviation
         if density:
             log_each = -0.5 * (lower**2 + jnp.log(2 * jnp.pi * variance))
@@ -159,10 +241,3 @@ def _score_draw(
         return mixture, jnp.maximum(1 - kept, 0)
 
     return lax.map(score, pairs)
-
-
-def _largest(weights: Array, number: int) -> tuple[Array, Array]:
-    if number == weights.shape[1]:
-        index = jnp.broadcast_to(jnp.arange(number), weights.shape)
-        return weights, index
-    return lax.top_k(weights, number)

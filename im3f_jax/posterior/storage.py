@@ -29,6 +29,7 @@ _COMPONENTS = {
         factor_prior.IsotropicNormal,
         factor_prior.NormalWishart,
         likelihood.Gaussian,
+        likelihood.Ordinal,
         scalars.Gamma,
         scalars.InverseGamma,
         topic_prior.CRF,
@@ -125,6 +126,9 @@ def _restore(header: dict, arrays: dict[str, np.ndarray]) -> Posterior:
         }
 
     draws = group("draws.")
+    if draws:  # files from before the ordinal likelihood hold no cut points
+        none = np.zeros((*draws["global_bias"].shape, 0))
+        draws.setdefault("cut_points", none)
     users = IdIndex.from_array(arrays["user_ids"], "user")
     items = IdIndex.from_array(arrays["item_ids"], "item")
     fitted, i = [], 0

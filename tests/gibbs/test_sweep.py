@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import special
 
 from im3f_jax.data.layout import lay_out
 from im3f_jax.gibbs import sweep as source
@@ -20,6 +21,8 @@ from im3f_jax.gibbs.init import init_state
 from im3f_jax.gibbs.state import BiasPriorState, FactorPriorState
 from im3f_jax.gibbs.sweep import gibbs_sweep
 from im3f_jax.gibbs.table_topics import table_room
+from im3f_jax.model.likelihood import Ordinal
+from im3f_jax.model.log_joint import mean_of_ratings
 from im3f_jax.model.topic_prior import HDP
 from tests import tiny
 from tests.quick import quick_jit
@@ -30,6 +33,7 @@ SPECS = {
     "finite, one item topic": tiny.make_fixed_spec(0.3, 0.2),
     "no topics": tiny.make_spec("none", "none"),
     "user topics only": tiny.make_spec("finite", "none"),
+    "ordinal": tiny.make_ordinal_spec("finite", "none"),
 }
 
 
@@ -99,8 +103,14 @@ class Stubs:
         )
         return self.normal(*bias.shape), drawn
 
-    def resample_rating_variance(self, *given):
-        return self.positive()
+    def resample_rating_variance(self, key, likelihood, current, *given):
+        return current if isinstance(likelihood, Ordinal) else self.positive()
+
+    def resample_cut_points(self, key, likelihood, cut_points, *given):
+        return jnp.sort(self.normal(*cut_points.shape)), self.positive()
+
+    def resample_latent_ratings(self, key, level, *given):
+        return self.normal(*level.shape)
 
     @contextlib.contextmanager
     def installed(self):
@@ -154,6 +164,9 @@ class Replay:
         self.state, self.spec, self.data = state, spec, data
         self.calls = iter(calls)
         self.keys = []
+        self.order = lay_out(
+            tiny.USER, tiny.ITEM, tiny.RATING, tiny.NUM_USERS, tiny.NUM_ITEMS
+        )[1]
         self.valid = np.arange(len(data.rating)) < tiny.NUM_RATINGS
 
     def next(self, name):
@@ -168,6 +181,23 @@ class Replay:
 
     def residual(self, *without):
         return tiny.residual(self.state, self.data, without=without)
+
+    def latent_ratings(self):
+        """Expect both steps, and put the latents in the place of the ratings."""
+        likelihood = self.spec.likelihood
+        level = np.searchsorted(likelihood.levels, tiny.RATING[self.order])
+        number = tiny.NUM_RATINGS
+        mean = mean_of_ratings(self.state, self.data)[:number]
+        given, (cut_points, _) = self.next("resample_cut_points")
+        assert_close(given[0], likelihood)
+        assert_close(given[1], self.state.cut_points)
+        assert_close([x[:number] for x in given[2:4]], [level, mean])
+        np.testing.assert_array_equal(given[4], self.valid)
+        given, latent = self.next("resample_latent_ratings")
+        assert_close([x[:number] for x in given[:2]], [level, mean])
+        assert_close(given[2], cut_points)
+        self.state = self.state._replace(cut_points=cut_points)
+        self.data = dataclasses.replace(self.data, rating=latent)
 
     def factor_prior(self, side):
         (prior, factors, number), result = self.next("resample_factor_prior")
@@ -270,6 +300,8 @@ class Replay:
     def sweep(self):
         """Expect the blocks in the order of DESIGN section 3."""
         user, item = tiny.SIDES["user"], tiny.SIDES["item"]
+        if isinstance(self.spec.likelihood, Ordinal):
+            self.latent_ratings()
         self.factor_prior(user)
         self.factor_prior(item)
         self.factors(user)
@@ -340,6 +372,12 @@ def check_info(info, state, spec, data):
             side.other.of(state, "bias_prior").topic_mean_variance,
         )
     squares = tiny.squared_error(state, data)
+    if isinstance(spec.likelihood, Ordinal):
+        levels, real = np.array(spec.likelihood.levels), slice(tiny.NUM_RATINGS)
+        mean = mean_of_ratings(state, data)[real]
+        upto = special.ndtr(state.cut_points[None] - mean[:, None])
+        expected = levels[-1] - upto @ np.diff(levels)
+        squares = np.sum((data.rating[real] - expected) ** 2)
     assert_close(info.residual_rmse, np.sqrt(squares / tiny.NUM_RATINGS))
     assert_close(info.rating_variance, state.rating_variance)
     expected = tiny.joint(state, spec, data, topic_counts=tuple(counts.values()))
@@ -371,6 +409,23 @@ def test_a_mutant_of_the_sweep_is_found(block, index, stale, float64):
 
     with pytest.raises(AssertionError):
         replay("weak limit and sticks", change)
+
+
+@pytest.mark.parametrize(
+    "block, index",
+    [("resample_latent_ratings", 3), ("resample_cut_points", 3), ("rows", 2)],
+)
+def test_a_mutant_of_the_ordinal_sweep_is_found(block, index, float64):
+    # Latents given the cut points of before, levels off by one, factors given ratings.
+    def change(calls):
+        calls = [(name, list(given), result) for name, given, result in calls]
+        name = "resample_factors" if block == "rows" else block
+        given = next(given for called, given, _ in calls if called == name)
+        given[index] = given[index] + 1
+        return calls
+
+    with pytest.raises(AssertionError):
+        replay("ordinal", change)
 
 
 # The sweep as it is shipped: one compilation, in float32 and with every optimisation.

@@ -25,6 +25,7 @@ from im3f_jax.model.generative import (
     FlooredInverseGamma,
     LogDirichlet,
     NormalByRoot,
+    SortedNormals,
     model_of_rows,
 )
 from im3f_jax.model.likelihood import Gaussian
@@ -52,6 +53,8 @@ SPECS = {
     "M3F, biases equal their means": tiny.make_fixed_spec(0.0, 0.2),
     "M3F, no bias": tiny.make_fixed_spec(0.0, 0.0),
     "M3F, means fixed": tiny.make_fixed_spec(0.4, 0.0),
+    "ordinal": tiny.make_ordinal_spec(),
+    "ordinal, no topics": tiny.make_ordinal_spec("none", "none"),
 }
 COUNT = tiny.NUM_RATINGS
 
@@ -141,7 +144,8 @@ def sampled_sites(state, spec, data):
     trace = numpyro.handlers.trace(
         numpyro.handlers.substitute(numpyro.handlers.seed(model, 0), sites)
     ).get_trace()
-    needed = {k for k, v in trace.items() if v["type"] == "sample" and k != "ratings"}
+    needed = {k for k, v in trace.items() if v["type"] == "sample"}
+    needed -= {"ratings", "level_of_rating"}
     assert needed <= set(sites)
     return {k: jnp.asarray(sites[k]) for k in needed}
 
@@ -295,7 +299,15 @@ def test_a_wrong_density_is_found(mutant, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["weak limit and sticks", "item topics only", "finite", "no topics"]
+    "name",
+    [
+        "weak limit and sticks",
+        "item topics only",
+        "finite",
+        "no topics",
+        "ordinal",
+        "ordinal, no topics",
+    ],
 )
 def test_the_marginal_model_is_the_sum_over_topics(name):
     spec, number = SPECS[name], 3
@@ -343,6 +355,7 @@ DRAWN = {
         tiny.make_fixed_spec(0.4, 0.2), user_topic_prior=FiniteDirichlet(2, 0.7)
     ),
     "BPMF": tiny.make_spec("none", "none"),
+    "BPMF ordinal": tiny.make_ordinal_spec("none", "none"),
 }
 DRAWS = 2000
 
@@ -395,12 +408,13 @@ def predictive(seed, spec):
     rows = tiny.USER, tiny.ITEM, tiny.NUM_USERS, tiny.NUM_ITEMS
     prior = Predictive(model_of_rows(spec, *rows), num_samples=DRAWS)
     draws = quick_jit(prior)(jax.random.key(seed))
-    extra = ("precision_root", "stick_decay")
+    extra = ("precision_root", "stick_decay", "level_of_rating")
     return {k: v for k, v in draws.items() if not k.endswith(extra)}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param("iM3F", marks=pytest.mark.slow), "M3F", "BPMF"]
+    "name",
+    [pytest.param("iM3F", marks=pytest.mark.slow), "M3F", "BPMF", "BPMF ordinal"],
 )
 def test_numpyros_draws_are_those_of_plain_jax(name):
     ours, theirs = plain_draws(0, DRAWN[name]), predictive(1, DRAWN[name])
@@ -409,6 +423,13 @@ def test_numpyros_draws_are_those_of_plain_jax(name):
         assert value.shape == theirs[key].shape and value.dtype == theirs[key].dtype
         assert np.all(np.isfinite(value)) and np.all(np.isfinite(theirs[key]))
     assert_same_draws(ours, theirs)
+    if name == "BPMF ordinal":
+        levels = np.float32(DRAWN[name].likelihood.levels)
+        assert set(np.unique(ours["ratings"])) == set(levels)
+        narrow = dataclasses.replace(DRAWN[name].likelihood, cut_scale=1.5)
+        wrong = dataclasses.replace(DRAWN[name], likelihood=narrow)
+        with pytest.raises(AssertionError, match="cut_points"):
+            assert_same_draws(plain_draws(0, wrong), theirs)
     if name != "BPMF":
         return
     # Wrong numbers: W_0 for its inverse, lambda_0 likewise, no floor, no c_0.
@@ -499,6 +520,18 @@ def test_floored_inverse_gamma():
         )
 
 
+def test_sorted_normals():
+    law = SortedNormals(2.0, 3)
+    draws = np.asarray(law.sample(jax.random.key(5), (5000,)), np.float64)
+    assert np.all(np.diff(draws, axis=1) > 0)
+    whole = stats.norm(0, 2.0)
+    gof.assert_ks(draws[:, 0], lambda x: 1 - whole.sf(x) ** 3, share=3)
+    gof.assert_ks(draws[:, 2], lambda x: whole.cdf(x) ** 3, share=3)
+    x = np.array([-1.0, 0.2, 3.0])
+    expected = np.log(6) + whole.logpdf(x).sum()
+    assert float(law.log_prob(x)) == pytest.approx(expected, rel=1e-5)
+
+
 # --- the public face --------------------------------------------------------------
 
 
@@ -574,7 +607,7 @@ def far_rows(*arguments, **settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["iM3F", "M3F"])
+@pytest.mark.parametrize("name", ["iM3F", "M3F", "M3F ordinal"])
 def test_nuts_on_the_marginal_model_agrees_with_gibbs(name):
     assert far_rows(name) == []
 

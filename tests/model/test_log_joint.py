@@ -9,6 +9,7 @@ from scipy import special, stats
 
 from im3f_jax.data.layout import BlockSizes
 from im3f_jax.model.factor_prior import NormalWishart
+from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.log_joint import log_joint, log_joint_of_counts, mean_of_ratings
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.topic_prior import HDP, log_density_of_topics
@@ -23,6 +24,7 @@ SPECS = {
     "no topics": tiny.make_spec("none", "none"),
     "item topics only": tiny.make_spec("none", "weak_limit"),
     "fixed numbers": tiny.make_fixed_spec(),
+    "ordinal": tiny.make_ordinal_spec(),
 }
 of_topics = quick_jit(log_density_of_topics)
 of_counts = quick_jit(log_joint_of_counts)
@@ -52,7 +54,16 @@ def by_scipy(state, spec, data):
     total = log_prior(spec.likelihood.variance, state.rating_variance)
     spread = np.sqrt(state.rating_variance)
     residual = tiny.residual(state, data, without=())[: tiny.NUM_RATINGS]
-    total += stats.norm.logpdf(residual, 0, spread).sum()
+    if isinstance(spec.likelihood, Ordinal):
+        levels, scale = spec.likelihood.levels, spec.likelihood.cut_scale
+        edges = np.concatenate([[-np.inf], state.cut_points, [np.inf]])
+        for rating, rest in zip(data.rating, residual, strict=False):
+            level = levels.index(rating)
+            low, high = edges[level : level + 2] - (rating - rest)
+            total += np.log(special.ndtr(high) - special.ndtr(low))
+        total += stats.norm.logpdf(state.cut_points, 0, scale).sum()
+    else:
+        total += stats.norm.logpdf(residual, 0, spread).sum()
     for side in tiny.SIDES.values():
         number, prior = side.number(data), side.of(state, "factor_prior")
         covariance = np.linalg.inv(prior.precision)

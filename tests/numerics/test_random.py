@@ -7,6 +7,7 @@ import pytest
 from scipy import special, stats
 
 from im3f_jax.numerics import random
+from im3f_jax.numerics.random import truncated_normal
 from tests.gof import assert_frequencies, assert_ks, assert_mean
 from tests.quick import quick_jit
 from tests.stirling import log_stirling
@@ -349,3 +350,38 @@ def test_a_variance_of_what_is_no_number_is_none():
     assert np.isnan(draw(key, shape, scale, np.float32(np.nan)))
     # And where the bound on the precision underflows, the variance is its floor.
     assert draw(key, shape, np.float32(1e-3), np.float32(1e38)) == np.float32(1e38)
+
+
+@pytest.mark.parametrize(
+    "low, high",
+    [
+        (-1e4, 1e4),
+        (-1e4, -3),
+        (-0.5, 0.3),
+        (5, 1e4),
+        (7.9, 8.3),
+        (-31, -30),
+        (200, 1e4),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_truncated_normal(low, high, dtype):
+    number = 20_000
+    with jax.enable_x64(dtype is np.float64):
+        bounds = np.full(number, low, dtype), np.full(number, high, dtype)
+        draws = quick_jit(truncated_normal)(jax.random.key(11), *bounds)
+    assert draws.dtype == dtype
+    draws, low, high = np.float64(draws), float(dtype(low)), float(dtype(high))
+    assert np.all(np.isfinite(draws))
+    assert draws.min() >= low and draws.max() <= high
+    if low + high > 0:
+        draws, low, high = -draws, -high, -low
+
+    def law(x):  # relative to what lies below the bound that is nearer to 0
+        upto = special.log_ndtr(high)
+        least = np.exp(special.log_ndtr(low) - upto)
+        return (np.exp(special.log_ndtr(x) - upto) - least) / (1 - least)
+
+    # Far out a step of the numbers, 2^-23 of the bound, is a share of their spread.
+    grain = high**2 * 2.0**-22 if dtype is np.float32 else 0.0
+    assert_ks(draws, law, grain=grain, share=14)

@@ -94,3 +94,15 @@ def test_ranks_within_bins(counts, spare):
         list(zip(bins.tolist(), ranks.tolist(), strict=True))[: sum(counts)] == members
     )
     assert bins.tolist()[sum(counts) :] == [len(counts)] * (total - sum(counts))
+
+
+@pytest.mark.parametrize("number", [0, 96, 8_192])
+def test_sums_by_bin(number):
+    rng = np.random.default_rng(2)
+    values = rng.normal(size=(3, number)).astype(np.float32)
+    index = rng.choice([0, 1, 3, 4, 9], size=number).astype(np.int32)
+    found = quick_jit(reductions.sums_by_bin, static_argnums=2)(values, index, 4)
+    expected = np.zeros((10, 3))
+    np.add.at(expected, index, np.float64(values.T))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected[:4].T, atol=2e-3)

@@ -32,6 +32,7 @@ def make_draws(user_topics, item_topics, seed=0):
         item_features=side(ITEMS + 1, item_topics, user_topics, True),
         global_bias=rng.normal(3, 0.1, (CHAINS, KEPT)),
         rating_variance=rng.uniform(0.5, 1.0, (CHAINS, KEPT)),
+        cut_points=np.zeros((CHAINS, KEPT, 0)),
     )
 
 

@@ -38,6 +38,7 @@ def random_draws(user_topics, item_topics, chains=2, kept=2, users=4, items=3):
         np.concatenate(items_of, -1).astype(np.float32),
         rng.normal(3, 0.2, (chains, kept)),
         rng.uniform(0.3, 1.2, (chains, kept)),
+        np.zeros((chains, kept, 0)),
     )
     user_topics = im3f.M3F(user_topics, item_topics, DIM)
     return draws, user_topics

@@ -113,6 +113,7 @@ def _chains(key, truths, spec, data, start, plan, patch, active):
             drawn = mean_of_ratings(state, data) + noise * jnp.sqrt(
                 state.rating_variance
             )
+            drawn = members.rate(state, spec, drawn)
             drawn = jnp.where(padding, 0, drawn)
             ratings = jnp.where(plan.fresh_ratings, drawn, ratings)
             given = dataclasses.replace(data, rating=ratings)

@@ -27,7 +27,16 @@ from tests.validation import members
 from tests.validation.chains import BATCH, Plan, draw_truths, run_chains
 from tests.validation.statistics import two_sample
 
-__all__ = ["MUTANT", "SHORT", "TESTS", "Outcome", "Sizes", "run_test", "sizes_of"]
+__all__ = [
+    "FAINT",
+    "MUTANT",
+    "SHORT",
+    "TESTS",
+    "Outcome",
+    "Sizes",
+    "run_test",
+    "sizes_of",
+]
 
 TESTS = ("geweke", "own start", "no data", "calibration")
 
@@ -49,6 +58,7 @@ class Sizes(NamedTuple):
 
 SHORT = Sizes(8_000, 4_000, 5, 500, 50, 500, 50, 10)
 MUTANT = SHORT._replace(chains=2_000)
+FAINT = SHORT._replace(chains=20_000, steps=15)
 LONG = Sizes(50_000, 12_000, 10, 1_500, 150, 500, 150, 15, quick=False)
 # The franchise sits down one after another: a sweep of many chains waits for the last.
 FRANCHISE = Sizes(8_000, 4_000, 5, 1_000, 50, 500, 50, 8, quick=False)

@@ -131,6 +131,7 @@ def draw_state(seed, spec, data):
     state |= {
         "rating_variance": np.asarray(rating_variance),
         "global_bias": np.asarray(float(spec.global_bias)),
+        "cut_points": np.zeros(0),
     }
     rating = np.zeros(len(sides["user"][0]), dtype)
     rating[:number] = rng.normal(mean, np.sqrt(rating_variance))

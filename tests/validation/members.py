@@ -21,7 +21,7 @@ from im3f_jax.data.layout import BlockSizes
 from im3f_jax.gibbs.state import BiasPriorState, FactorPriorState, State, TopicWeights
 from im3f_jax.model.bias_prior import TopicNormal
 from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
-from im3f_jax.model.likelihood import Gaussian
+from im3f_jax.model.likelihood import Gaussian, Ordinal
 from im3f_jax.model.prior import draw_prior
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import ModelSpec
@@ -48,15 +48,14 @@ ITEM_DISH, ITEM_TABLE = Gamma(5.0, 4.0), Gamma(4.0, 1.2)
 
 def make_spec(user_topics, item_topics, biases=SAMPLED, **others):
     """Make a member from its topic priors."""
+    usual = {"likelihood": LIKELIHOOD, "factor_prior": FACTORS, "global_bias": 1.3}
     return ModelSpec(
         latent_dim=LATENT_DIM,
-        likelihood=LIKELIHOOD,
         user_bias_prior=biases[0],
         item_bias_prior=biases[1],
         user_topic_prior=user_topics,
         item_topic_prior=item_topics,
-        global_bias=1.3,
-        **{"factor_prior": FACTORS} | others,
+        **usual | others,
     )
 
 
@@ -74,6 +73,8 @@ def _franchise(likelihood):
     )
 
 
+# Four levels for sixteen ratings: often one of them has none.
+ORDINAL = {"likelihood": Ordinal((1.0, 2.0, 3.5, 4.0), 1.5), "global_bias": 0.0}
 FINITE = FiniteDirichlet(USER_TOPICS, 1.5), FiniteDirichlet(ITEM_TOPICS, 3.0)
 FIXED_HDP = (
     HDP(USER_TOPICS, "weak_limit", 1.2, 2.0),
@@ -99,6 +100,8 @@ MEMBERS = {
     ),
     # No topics on one side, hence no biases on the other.
     "user topics only": make_spec(_hdp("stick_breaking", "weak_limit")[0], NoTopics()),
+    "BPMF ordinal": make_spec(NoTopics(), NoTopics(), **ORDINAL),
+    "iM3F ordinal": make_spec(*_hdp("weak_limit", "stick_breaking"), **ORDINAL),
 }
 
 
@@ -137,6 +140,14 @@ def without_ratings(data):
         user_blocks=empty(data.user_blocks),
         item_blocks=empty(data.item_blocks),
     )
+
+
+def rate(state, spec, latent):
+    """Put normal draws on the scale of the ratings."""
+    if not isinstance(spec.likelihood, Ordinal):
+        return latent
+    levels = jnp.asarray(spec.likelihood.levels, latent.dtype)
+    return levels[jnp.searchsorted(state.cut_points, latent)]
 
 
 def prior_state(key, spec, data):
@@ -194,6 +205,7 @@ def prior_state(key, spec, data):
         **fields,
         rating_variance=draw["rating_variance"],
         global_bias=jnp.asarray(spec.global_bias, dtype),
+        cut_points=draw.get("cut_points", jnp.zeros(0, dtype)),
     )
     return jax.tree.map(lambda x: x + jnp.zeros((), x.dtype), state), padded(
         draw["ratings"], slots

@@ -6,6 +6,7 @@ number 0, the right sampler, is run by the same program.
 """
 
 import contextlib
+import dataclasses
 from collections import defaultdict
 from collections.abc import Callable
 from functools import cache, partial
@@ -19,9 +20,11 @@ from im3f_jax.gibbs import (
     biases,
     concentrations,
     crf,
+    cut_points,
     factor_prior,
     factors,
     global_weights,
+    latent_ratings,
     rating_variance,
     row_weights,
     sweep,
@@ -54,6 +57,7 @@ class Mutant(NamedTuple):
     result: Callable | None = None  # result, Call -> result
     member: str = "iM3F both"  # the first of the members that has this block
     left_out: bool = False  # only a chain that starts elsewhere can tell
+    faint: bool = False  # takes more chains to tell
 
 
 def _arg(index, wrong):
@@ -619,7 +623,109 @@ FRANCHISE = [
     ),
 ]
 
-MUTANTS = [*FRANCHISE, *FACTORS, *BIASES, *TOPICS, *SCALARS, *LEFT_OUT]
+# --- the ordinal likelihood ---------------------------------------------------------
+
+
+def _wider(scale):
+    """Draw latent ratings of another variance, within their bounds."""
+    return {
+        "args": lambda c: (c.args[0], c.args[1] / scale, c.args[2] / scale),
+        "result": lambda value, c: value * scale,
+    }
+
+
+def _without_reverse(value, call):
+    """Leave the reverse proposal out of the ratio: it comes first, then the other."""
+    return 0 * value if call.turn == 0 else value
+
+
+_latents = {"member": "BPMF ordinal"}
+ORDINAL = [
+    Mutant(
+        "latent ratings",
+        "sign of the bounds",
+        latent_ratings,
+        "conditional_latent_ratings",
+        result=lambda value, c: value._replace(low=-value.high, high=-value.low),
+        **_latents,
+    ),
+    Mutant(
+        "latent ratings",
+        "mean left out",
+        latent_ratings,
+        "conditional_latent_ratings",
+        args=_arg(1, lambda mean, c: 0 * mean),
+        **_latents,
+    ),
+    Mutant(
+        "latent ratings",
+        "variance other than 1",
+        latent_ratings,
+        "truncated_normal",
+        **_wider(1.3),
+        **_latents,
+    ),
+    Mutant(
+        "latent ratings",
+        "given the cut points of the start, for ever",
+        sweep,
+        "resample_latent_ratings",
+        args=_arg(3, lambda cuts, c: jnp.array([-0.8, 0.0, 0.8], cuts.dtype)),
+        **_latents,
+    ),
+    Mutant(
+        "cut points",
+        "prior left out",
+        sweep,
+        "resample_cut_points",
+        args=_arg(1, lambda x, c: dataclasses.replace(x, cut_scale=100 * x.cut_scale)),
+        **_latents,
+    ),
+    Mutant(
+        "cut points",
+        "reverse density left out of the ratio",
+        cut_points,
+        "_log_t",
+        result=_without_reverse,
+        faint=True,
+        **_latents,
+    ),
+    Mutant(
+        "cut points",
+        "every proposal accepted",
+        cut_points,
+        "_accept",
+        result=lambda value, c: jnp.full_like(value, True),
+        **_latents,
+    ),
+    Mutant(
+        "cut points",
+        "half of the means",
+        sweep,
+        "resample_cut_points",
+        args=_arg(4, lambda mean, c: 0.5 * mean),
+        **_latents,
+    ),
+    Mutant(
+        "cut points",
+        "left out",
+        sweep,
+        "resample_cut_points",
+        result=lambda value, c: (c.state.cut_points, value[1]),
+        left_out=True,
+        **_latents,
+    ),
+    Mutant(
+        "latent ratings",
+        "their means in their place",
+        sweep,
+        "resample_latent_ratings",
+        result=lambda value, c: c.args[2],
+        member="iM3F ordinal",
+    ),
+]
+
+MUTANTS = [*FRANCHISE, *FACTORS, *BIASES, *TOPICS, *SCALARS, *LEFT_OUT, *ORDINAL]
 
 
 def numbers_of(member):

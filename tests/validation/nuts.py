@@ -4,6 +4,7 @@ Two programs that share no line of a conditional, a draw or a density: what they
 on is the model. On five users, four items and twelve ratings, every number sampled.
 """
 
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from im3f_jax.gibbs.init import init_state
 from im3f_jax.gibbs.sweep import gibbs_sweep
 from im3f_jax.model.bias_prior import TopicNormal
 from im3f_jax.model.factor_prior import NormalWishart
-from im3f_jax.model.likelihood import Gaussian
+from im3f_jax.model.likelihood import Gaussian, Ordinal
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import ModelSpec
 from im3f_jax.model.topic_prior import HDP, FiniteDirichlet
@@ -59,6 +60,11 @@ SPECS = {
         HDP(3, "stick_breaking", Gamma(8.0, 4.0), Gamma(12.0, 1.5)),
     ),
     "M3F": _spec(FiniteDirichlet(3, 4.0), FiniteDirichlet(2, 3.0)),
+    "M3F ordinal": replace(
+        _spec(FiniteDirichlet(3, 4.0), FiniteDirichlet(2, 3.0)),
+        likelihood=Ordinal((1.0, 2, 3, 4, 5), 2.0),
+        global_bias=0.0,
+    ),
 }
 
 # Pairs whose expected rating is compared: user 3 has no rating, (4, 1) has two.
@@ -69,6 +75,8 @@ def sites_of_state(state, spec, data) -> dict:
     """The values of the NumPyro model's sampled sites at a state of ours."""
     users, items = int(tiny.NUM_USERS), int(tiny.NUM_ITEMS)
     sites = {"rating_variance": state.rating_variance}
+    if state.cut_points.shape[0]:
+        sites["cut_points"] = state.cut_points
     for side, number in (("user", users), ("item", items)):
         of = tiny.SIDES[side].of
         prior, weights = of(state, "factor_prior"), of(state, "topic_weights")
@@ -120,8 +128,11 @@ def _quantities(sites, model, spec, rating) -> dict:
     for pair, value in zip(zip(*PAIRS, strict=True), expected, strict=True):
         found[f"expected rating of ({pair[0]}, {pair[1]})"] = value
     found["log joint"], trace = log_density(model, (rating,), {}, sites)
-    log_likelihood = trace["ratings"]["fn"].log_prob(rating)
+    name = "level_of_rating" if "level_of_rating" in trace else "ratings"
+    log_likelihood = trace[name]["fn"].log_prob(trace[name]["value"])
     found["log likelihood"] = jnp.sum(log_likelihood)
+    for k, value in enumerate(sites.get("cut_points", ())):
+        found[f"cut point {k + 1}"] = value
     return found
 
 

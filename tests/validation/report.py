@@ -54,7 +54,8 @@ def _mutants(name, short):
         if mutant is None:
             tests = ["geweke", "own start"]
         for test in tests:
-            outcome = checks.run_test(test, name, checks.MUTANT, patch, number)
+            sizes = checks.FAINT if mutant and mutant.faint else checks.MUTANT
+            outcome = checks.run_test(test, name, sizes, patch, number)
             title = f"{mutant.block}: {mutant.name}" if mutant else "unmutated"
             rows.append(
                 {

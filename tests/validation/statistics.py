@@ -1,9 +1,12 @@
 """What draws are compared by: label-invariant numbers of a state and its ratings."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
+from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.log_joint import log_joint, mean_of_ratings
 from im3f_jax.model.topic_prior import CRF
 from tests.validation.members import NUM_ITEMS, NUM_RATINGS, NUM_USERS
@@ -42,6 +45,8 @@ def summarise(state, ratings, spec, data):
         "log joint": log_joint(state, spec, data, jnp.sum(residual**2)),
         "spread of inner products": jnp.log(jnp.var(dots)),
     }
+    if isinstance(spec.likelihood, Ordinal):
+        found |= _ordinal(state, ratings, spec, data)
     sides = (("user", NUM_USERS, "item"), ("item", NUM_ITEMS, "user"))
     for side, rows, other in sides:
         found |= _factors(state, side, rows)
@@ -54,6 +59,38 @@ def summarise(state, ratings, spec, data):
             else:
                 found |= _weights(state, data, side, rows)
     return found
+
+
+def _ordinal(state, ratings, spec, data):
+    """Cut points, and in the place of Gaussian statistics those of levels."""
+    real = slice(NUM_RATINGS)
+    cuts, mean = state.cut_points, mean_of_ratings(state, data)[real]
+    level = spec.likelihood.level_of(ratings)[real]
+    given = dataclasses.replace(data, rating=ratings)
+    joint = log_joint(state, spec, given)
+    scores = level.astype(mean.dtype) - jnp.sum(
+        (mean[:, None] > cuts[None]).astype(mean.dtype), axis=1
+    )
+    return {
+        "variance of ratings": jnp.var(ratings[real]),
+        "log joint": joint,
+        "log likelihood": spec.likelihood.log_density(
+            ratings[real], mean, jnp.ones(NUM_RATINGS, bool), cuts
+        )
+        - spec.likelihood.log_prior(cuts),
+        "cut points, first": cuts[0],
+        "cut points, middle": cuts[1],
+        "cut points, last": cuts[2],
+        "cut points, squares": jnp.sum(cuts**2),
+        "cut points, least gap": jnp.log(jnp.min(jnp.diff(cuts))),
+        "cut points, last gap": cuts[2] - cuts[1],
+        "cut points less mean of ratings": cuts[1] - jnp.mean(mean),
+        "ratings, residual levels": jnp.mean(scores),
+        "ratings, levels used": jnp.sum(
+            jnp.zeros(4, jnp.int32).at[level].set(1), dtype=jnp.int32
+        ),
+        "ratings x mean": jnp.sum(level.astype(mean.dtype) * mean),
+    }
 
 
 def _factors(state, side, rows):

@@ -103,4 +103,6 @@ def test_every_block_has_a_mutant():
         "concentrations",
         "rating variance",
         "franchise",
+        "cut points",
+        "latent ratings",
     }
