@@ -22,6 +22,7 @@ from numpyro.distributions.util import validate_sample
 
 from im3f_jax.data.ratings import Ratings
 from im3f_jax.errors import InputError
+from im3f_jax.model.bias_prior import SharedNormal
 from im3f_jax.model.factor_prior import NormalWishart
 from im3f_jax.model.prior import prior_rows
 from im3f_jax.model.scalars import Gamma, InverseGamma
@@ -258,11 +259,23 @@ def _biases(side: str, other: str, prior, count: int, rows) -> Array | None:
                 f"{side}_topic_mean", dist.Normal(prior.topic_mean, jnp.sqrt(spread))
             )
     with rows:
+        if isinstance(prior, SharedNormal):
+            centre = centre + _shared(side, prior.shared_variance, rows.size)[:, None]
         if _is_zero(prior.variance):
             bias = jnp.broadcast_to(centre, (rows.size, count))
             return numpyro.deterministic(f"{side}_bias", bias)
         about = dist.Normal(centre, jnp.sqrt(variance)).to_event(1)
         return jnp.asarray(numpyro.sample(f"{side}_bias", about))
+
+
+def _shared(side: str, prior, count: int) -> Array:
+    """Draw the part of each row's biases common to all topics, within their plate."""
+    name = f"{side}_shared_bias"
+    if _is_zero(prior):
+        numpyro.deterministic(f"{name}_variance", jnp.zeros(()))
+        return numpyro.deterministic(name, jnp.zeros(count))
+    variance = _number(f"{name}_variance", prior)
+    return jnp.asarray(numpyro.sample(name, dist.Normal(0, jnp.sqrt(variance))))
 
 
 def _is_zero(prior) -> bool:
