@@ -167,7 +167,8 @@ def conditional_shared_topic_means(
 
     so that tau^2 = 0 gives c_0, and omega^2 = 0 `conditional_topic_means`. Written as
     sums of terms of one sign, diag(w) / (1 + omega^2 W) and what rows share, a
-    Laplacian: nothing cancels where omega^2 W is large. rows x K^2 multiplications.
+    Laplacian: P is diagonally dominant however it is rounded, and one topic loses
+    nothing where omega^2 W is large. rows x K^2 multiplications.
     """
     weight, pull = _weigh(statistics, center, variance, rating_variance)
     row_weight = _sum_over_topics(weight, by_topic)[:, None]

@@ -258,9 +258,9 @@ def _biases(side: str, other: str, prior, count: int, rows) -> Array | None:
             centre = numpyro.sample(
                 f"{side}_topic_mean", dist.Normal(prior.topic_mean, jnp.sqrt(spread))
             )
+    if isinstance(prior, SharedNormal):
+        centre = centre + _shared(side, prior.shared_variance, rows)[:, None]
     with rows:
-        if isinstance(prior, SharedNormal):
-            centre = centre + _shared(side, prior.shared_variance, rows.size)[:, None]
         if _is_zero(prior.variance):
             bias = jnp.broadcast_to(centre, (rows.size, count))
             return numpyro.deterministic(f"{side}_bias", bias)
@@ -268,14 +268,14 @@ def _biases(side: str, other: str, prior, count: int, rows) -> Array | None:
         return jnp.asarray(numpyro.sample(f"{side}_bias", about))
 
 
-def _shared(side: str, prior, count: int) -> Array:
-    """Draw the part of each row's biases common to all topics, within their plate."""
+def _shared(side: str, prior, rows) -> Array:
+    """Draw the part of each row's biases common to all topics, shape (rows,)."""
     name = f"{side}_shared_bias"
-    if _is_zero(prior):
-        numpyro.deterministic(f"{name}_variance", jnp.zeros(()))
-        return numpyro.deterministic(name, jnp.zeros(count))
     variance = _number(f"{name}_variance", prior)
-    return jnp.asarray(numpyro.sample(name, dist.Normal(0, jnp.sqrt(variance))))
+    with rows:
+        if _is_zero(prior):
+            return numpyro.deterministic(name, jnp.zeros(rows.size))
+        return jnp.asarray(numpyro.sample(name, dist.Normal(0, jnp.sqrt(variance))))
 
 
 def _is_zero(prior) -> bool:
