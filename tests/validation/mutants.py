@@ -250,6 +250,107 @@ BIASES = [
     ),
 ]
 
+# --- biases whose rows have a part in common ----------------------------------------
+
+
+def _of_old(call):
+    """Biases before the sweep, and their prior, of the side that is being drawn."""
+    first = call.history["resample_biases"] == []
+    side = "user" if first else "item"
+    return getattr(call.state, f"{side}_bias"), getattr(
+        call.state, f"{side}_bias_prior"
+    )
+
+
+def _given_the_parts_of_old(call):
+    """Draw s_u given e_u, though the means were drawn with e_u summed out."""
+    statistics, mean, variance, *rest = call.args
+    bias, prior = _of_old(call)
+    own = bias - prior.topic_mean - prior.shared[:, None]
+    total = statistics.total - statistics.count * own
+    return statistics._replace(total=total), mean, 0 * variance, *rest
+
+
+def _with_parts_of_old(statistics, call):
+    shared = _of_old(call)[1].shared[:, None]
+    return statistics._replace(total=statistics.total + statistics.count * shared)
+
+
+def _keep_shared_variance(value, call):
+    # Calls of a side: of the parts by topic, of the topic means, of the shared parts.
+    return value if call.turn % 3 < 2 else _of_old(call)[1].shared_variance
+
+
+def _shared(name, function, **wrong):
+    member = "iM3F shared biases"
+    return Mutant("shared biases", name, biases, function, member=member, **wrong)
+
+
+SHARED = [
+    _shared(
+        "weight n / sigma^2: parts by topic not summed out",
+        "conditional_shared",
+        args=_arg(2, lambda variance, c: 0 * variance),
+    ),
+    _shared(
+        "given the parts by topic of old",
+        "conditional_shared",
+        args=_given_the_parts_of_old,
+    ),
+    _shared(
+        "mu_k left in the residual",
+        "conditional_shared",
+        args=_arg(1, lambda mean, c: 0 * mean),
+    ),
+    _shared(
+        "sign of the residuals",
+        "conditional_shared",
+        args=_arg(0, lambda s, c: s._replace(total=-s.total)),
+    ),
+    _shared(
+        "shape of omega^2 counts cells, not rows",
+        "conditional_shared_variance",
+        result=_field(
+            "shape",
+            lambda shape, c: c.args[0].shape + 0.5 * jnp.sum(c.args[2].count > 0),
+        ),
+    ),
+    _shared(
+        "topic means: shared parts not summed out",
+        "conditional_shared_topic_means",
+        args=_arg(2, lambda variance, c: 0 * variance),
+    ),
+    _shared(
+        "topic means: independent of one another",
+        "conditional_shared_topic_means",
+        result=_field("precision", lambda p, c: jnp.diag(jnp.diagonal(p))),
+    ),
+    _shared(
+        "sigma_0^2: shared parts left in",
+        "conditional_bias_variance",
+        args=_arg(1, lambda own, c: own + _of_old(c)[1].shared[:, None]),
+    ),
+    _shared(
+        "parts by topic given sums with those of old",
+        "conditional_biases",
+        args=_arg(0, _with_parts_of_old),
+    ),
+    Mutant(
+        "shared biases",
+        "not added to the biases",
+        sweep,
+        "resample_biases",
+        result=lambda value, c: (value[0] - value[1].shared[:, None], value[1]),
+        member="iM3F shared biases",
+    ),
+    _shared(
+        "omega^2 left out",
+        "_draw_variance",
+        result=_keep_shared_variance,
+        left_out=True,
+    ),
+]
+
 # --- topics and their weights -----------------------------------------------------
 
 
@@ -590,7 +691,7 @@ FRANCHISE = [
     ),
 ]
 
-MUTANTS = [*FRANCHISE, *FACTORS, *BIASES, *TOPICS, *SCALARS, *LEFT_OUT]
+MUTANTS = [*FRANCHISE, *FACTORS, *BIASES, *TOPICS, *SCALARS, *LEFT_OUT, *SHARED]
 
 
 def numbers_of(member):
