@@ -106,6 +106,7 @@ MEMBERS = {
     # No topics on one side, hence no biases on the other.
     "user topics only": make_spec(_hdp("stick_breaking", "weak_limit")[0], NoTopics()),
     "iM3F shared biases": make_spec(*_hdp("weak_limit", "stick_breaking"), SHARED),
+    "CRF shared biases": make_spec(*_franchise("conditional"), SHARED),
 }
 
 

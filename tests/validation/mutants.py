@@ -276,6 +276,12 @@ def _with_parts_of_old(statistics, call):
     return statistics._replace(total=statistics.total + statistics.count * shared)
 
 
+def _shared_parts_put_back(value, call):
+    # Item topics, which index the user's biases, come first.
+    priors = call.state.user_bias_prior, call.state.item_bias_prior
+    return *value[:3], value[3]._replace(shared=priors[call.turn].shared)
+
+
 def _keep_shared_variance(value, call):
     # Calls of a side: of the parts by topic, of the topic means, of the shared parts.
     return value if call.turn % 3 < 2 else _of_old(call)[1].shared_variance
@@ -342,6 +348,15 @@ SHARED = [
         "resample_biases",
         result=lambda value, c: (value[0] - value[1].shared[:, None], value[1]),
         member="iM3F shared biases",
+    ),
+    Mutant(
+        "shared biases",
+        "franchise: a new dish's biases without the shared parts",
+        sweep,
+        "resample_franchise",
+        args=_arg(4, lambda prior, c: prior._replace(shared=0 * prior.shared)),
+        result=_shared_parts_put_back,
+        member="CRF shared biases",
     ),
     _shared(
         "omega^2 left out",
