@@ -254,26 +254,24 @@ BIASES = [
 
 
 def _of_old(call):
-    """Biases before the sweep, and their prior, of the side that is being drawn."""
+    """Find the prior of before the sweep of the side that is being drawn."""
     first = call.history["resample_biases"] == []
-    side = "user" if first else "item"
-    return getattr(call.state, f"{side}_bias"), getattr(
-        call.state, f"{side}_bias_prior"
-    )
+    return call.state.user_bias_prior if first else call.state.item_bias_prior
 
 
-def _given_the_parts_of_old(call):
-    """Draw s_u given e_u, though the means were drawn with e_u summed out."""
-    statistics, mean, variance, *rest = call.args
-    bias, prior = _of_old(call)
-    own = bias - prior.topic_mean - prior.shared[:, None]
-    total = statistics.total - statistics.count * own
-    return statistics._replace(total=total), mean, 0 * variance, *rest
+def _parts_by_topic_kept(value, call):
+    """Keep e_u, though s_u was drawn with it summed out."""
+    new, (_, _, old, before, *_) = value[1], call.args
+    own = before - old.topic_mean - old.shared[:, None]
+    return new.topic_mean + new.shared[:, None] + own, new
 
 
-def _with_parts_of_old(statistics, call):
-    shared = _of_old(call)[1].shared[:, None]
-    return statistics._replace(total=statistics.total + statistics.count * shared)
+def _parts_by_topic_given_old(value, call):
+    """Draw e_u given the shared parts of before the sweep."""
+    (bias, new), (_, _, old, _, statistics, rating_variance) = value, call.args
+    spread = statistics.count * new.variance
+    pull = spread / (spread + rating_variance)
+    return bias + pull * (new.shared - old.shared)[:, None], new
 
 
 def _shared_parts_put_back(value, call):
@@ -284,12 +282,12 @@ def _shared_parts_put_back(value, call):
 
 def _keep_shared_variance(value, call):
     # Calls of a side: of the parts by topic, of the topic means, of the shared parts.
-    return value if call.turn % 3 < 2 else _of_old(call)[1].shared_variance
+    return value if call.turn % 3 < 2 else _of_old(call).shared_variance
 
 
-def _shared(name, function, **wrong):
+def _shared(name, function, *, module=biases, **wrong):
     member = "iM3F shared biases"
-    return Mutant("shared biases", name, biases, function, member=member, **wrong)
+    return Mutant("shared biases", name, module, function, member=member, **wrong)
 
 
 SHARED = [
@@ -297,11 +295,6 @@ SHARED = [
         "weight n / sigma^2: parts by topic not summed out",
         "conditional_shared",
         args=_arg(2, lambda variance, c: 0 * variance),
-    ),
-    _shared(
-        "given the parts by topic of old",
-        "conditional_shared",
-        args=_given_the_parts_of_old,
     ),
     _shared(
         "mu_k left in the residual",
@@ -334,20 +327,25 @@ SHARED = [
     _shared(
         "sigma_0^2: shared parts left in",
         "conditional_bias_variance",
-        args=_arg(1, lambda own, c: own + _of_old(c)[1].shared[:, None]),
+        args=_arg(1, lambda own, c: own + _of_old(c).shared[:, None]),
     ),
     _shared(
-        "parts by topic given sums with those of old",
-        "conditional_biases",
-        args=_arg(0, _with_parts_of_old),
-    ),
-    Mutant(
-        "shared biases",
-        "not added to the biases",
-        sweep,
+        "parts by topic, summed out, then kept",
         "resample_biases",
+        module=sweep,
+        result=_parts_by_topic_kept,
+    ),
+    _shared(
+        "parts by topic given the shared parts of old",
+        "resample_biases",
+        module=sweep,
+        result=_parts_by_topic_given_old,
+    ),
+    _shared(
+        "not added to the biases",
+        "resample_biases",
+        module=sweep,
         result=lambda value, c: (value[0] - value[1].shared[:, None], value[1]),
-        member="iM3F shared biases",
     ),
     Mutant(
         "shared biases",
