@@ -9,6 +9,8 @@ Settings are chosen on ``random90_1`` and reported on other rows::
 import argparse
 import sys
 
+import numpy as np
+
 import im3f_jax as im3f
 from bench import machine, rows
 from im3f_jax import InputError, InverseGamma
@@ -29,6 +31,13 @@ def _im3f(dim, **more):
     }
     return im3f.IM3F(dim, **(settings | more))
 
+
+def _tables(concentration):
+    sides = "user_table_concentration", "item_table_concentration"
+    return dict.fromkeys(sides, concentration)
+
+
+SHARED = dict.fromkeys(("user_shared_bias_variance", "item_shared_bias_variance"))
 
 # name -> latent dimension -> model. Where the name does not say otherwise, the settings
 # of IM3F that were compared have truncation 16 and table concentrations 10.
@@ -59,12 +68,8 @@ SETTINGS = {
     ),
     "IM3F, rating variance 0.6": lambda d: _im3f(d, rating_variance=0.6),
     "IM3F, rating variance 0.5": lambda d: _im3f(d, rating_variance=0.5),
-    "IM3F, table concentration 1": lambda d: _im3f(
-        d, user_table_concentration=1.0, item_table_concentration=1.0
-    ),
-    "IM3F, table concentration 100": lambda d: _im3f(
-        d, user_table_concentration=100.0, item_table_concentration=100.0
-    ),
+    "IM3F, table concentration 1": lambda d: _im3f(d, **_tables(1.0)),
+    "IM3F, table concentration 100": lambda d: _im3f(d, **_tables(100.0)),
     "IM3F, bias variances InverseGamma(20, 1)": lambda d: _im3f(
         d,
         user_bias_variance=InverseGamma(20.0, 1.0),
@@ -78,6 +83,15 @@ SETTINGS = {
     ),
     "IM3F, ordinal, truncation 6": lambda d: _im3f(
         d, likelihood="ordinal", max_user_topics=6, max_item_topics=6
+    ),
+    "M3F(1,1)": lambda d: _m3f(d, 1, 1),
+    "M3F(2,2), shared biases": lambda d: _m3f(d, **SHARED),
+    "IM3F, shared biases, table concentration 1": lambda d: _im3f(
+        d, **SHARED, **_tables(1.0)
+    ),
+    "IM3F, shared biases": lambda d: _im3f(d, **SHARED),
+    "IM3F, shared biases, table concentration 100": lambda d: _im3f(
+        d, **SHARED, **_tables(100.0)
     ),
 }
 REPORTED = ("BPMF", "M3F(2,1)", "IM3F")
@@ -122,6 +136,14 @@ def measure(model, split, warmup, samples, seed=0, thinning=1):
                 :, -1
             ].mean()
         ),
+        **{
+            f"{side}_shared_bias_variance": float(
+                posterior.trace.get(f"{side}_shared_bias_variance", np.zeros((1, 1)))[
+                    :, -1
+                ].mean()
+            )
+            for side in ("user", "item")
+        },
         "seconds": posterior.seconds,
         "device": posterior.device,
         "warmup": warmup,

@@ -31,6 +31,8 @@ _PUBLIC = {
     "NormalWishart": "im3f_jax.model.factor_prior",
     "CRF": "im3f_jax.model.topic_prior",
     "IsotropicNormal": "im3f_jax.model.factor_prior",
+    "TopicNormal": "im3f_jax.model.bias_prior",
+    "SharedNormal": "im3f_jax.model.bias_prior",
     # pure functions, for those who compose
     "gibbs_sweep": "im3f_jax.gibbs.sweep",
     "init_state": "im3f_jax.gibbs.init",

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from numbers import Real
 from typing import Any
 
 import jax
@@ -25,7 +26,7 @@ from im3f_jax.inference.memory import (
 )
 from im3f_jax.inference.run import Draws, Pairs, RunResult, map_settings, run
 from im3f_jax.inference.warm_start import fit_map
-from im3f_jax.model.bias_prior import TopicNormal
+from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
 from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
 from im3f_jax.model.likelihood import Gaussian, Ordinal
 from im3f_jax.model.scalars import Gamma, InverseGamma
@@ -324,6 +325,8 @@ def M3F(
     rating_variance_floor: float | None = None,
     user_bias_variance: Variance = None,
     item_bias_variance: Variance = None,
+    user_shared_bias_variance: Variance = 0.0,
+    item_shared_bias_variance: Variance = 0.0,
     user_topic_mean_variance: Variance = 0.0,
     item_topic_mean_variance: Variance = 0.0,
     global_bias: float | None = None,
@@ -351,8 +354,12 @@ def M3F(
         _likelihood(likelihood, rating_variance, rating_variance_floor),
         global_bias,
         factor_prior,
-        TopicNormal(user_bias_variance, item_topic_mean_variance),
-        TopicNormal(item_bias_variance, user_topic_mean_variance),
+        _biases(
+            user_bias_variance, item_topic_mean_variance, user_shared_bias_variance
+        ),
+        _biases(
+            item_bias_variance, user_topic_mean_variance, item_shared_bias_variance
+        ),
     )
 
 
@@ -370,6 +377,8 @@ def IM3F(
     rating_variance_floor: float | None = None,
     user_bias_variance: Variance = None,
     item_bias_variance: Variance = None,
+    user_shared_bias_variance: Variance = 0.0,
+    item_shared_bias_variance: Variance = 0.0,
     user_topic_mean_variance: Variance = None,
     item_topic_mean_variance: Variance = None,
     global_bias: float | None = None,
@@ -402,6 +411,11 @@ def IM3F(
     user_bias_variance, item_bias_variance
         sigma_0^2 of each side: a number (0: every bias equals its topic's mean), an
         `InverseGamma`, or None (sampled).
+    user_shared_bias_variance, item_shared_bias_variance
+        Variance of a part that all biases of a user (of an item) have in common, beside
+        sigma_0^2 of the parts by topic (`SharedNormal`). 0, the default, is the paper's
+        prior, without such a part; None samples it, with a prior scaled by the training
+        variance; or a number, or an `InverseGamma`.
     user_topic_mean_variance, item_topic_mean_variance
         tau^2 of the means of the user topics (about which item biases lie) and of the
         item topics: a number, an `InverseGamma`, or None (0.1 times the variance of
@@ -432,8 +446,12 @@ def IM3F(
         _likelihood(likelihood, rating_variance, rating_variance_floor),
         global_bias,
         factor_prior,
-        TopicNormal(user_bias_variance, item_topic_mean_variance),
-        TopicNormal(item_bias_variance, user_topic_mean_variance),
+        _biases(
+            user_bias_variance, item_topic_mean_variance, user_shared_bias_variance
+        ),
+        _biases(
+            item_bias_variance, user_topic_mean_variance, item_shared_bias_variance
+        ),
     )
 
 
@@ -484,6 +502,15 @@ def _likelihood(
     raise InputError(
         f"Give {given} to the model or to its Gaussian likelihood, not to both."
     )
+
+
+def _biases(
+    variance: Variance, topic_mean_variance: Variance, shared: Variance
+) -> TopicNormal:
+    number = isinstance(shared, Real) and not isinstance(shared, bool)
+    if number and shared == 0:
+        return TopicNormal(variance, topic_mean_variance)
+    return SharedNormal(variance, topic_mean_variance, shared_variance=shared)
 
 
 def _topics(

@@ -29,6 +29,21 @@ METRICS = "metrics.json"
 TRACE = "trace.csv"
 MODEL = "model.npz"
 
+_SAMPLE = "sampled"
+
+
+def _number(text: str) -> float | str:
+    """Read a number, or the word that leaves it to be sampled."""
+    if text == _SAMPLE:
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be a number or {_SAMPLE}, not {text!r}"
+        ) from None
+
+
 _PRESETS = {"im3f": "IM3F", "bpmf": "BPMF", "m3f": "M3F", "pmf": "PMF"}
 
 # Options that become arguments of the preset: name, type, who has it, what it says.
@@ -54,6 +69,8 @@ _SPEC_OPTIONS = [
     ("rating_variance_floor", float, _SAMPLED, "least it may be; 0: continuous scale"),
     ("user_bias_variance", float, _TOPICS, "of biases about their topic's mean"),
     ("item_bias_variance", float, _TOPICS, "of biases about their topic's mean"),
+    ("user_shared_bias_variance", _number, _TOPICS, "of what a user's biases share"),
+    ("item_shared_bias_variance", _number, _TOPICS, "of what an item's biases share"),
     ("user_topic_mean_variance", float, _TOPICS, "of the means of user topics"),
     ("item_topic_mean_variance", float, _TOPICS, "of the means of item topics"),
     ("global_bias", float, _ALL, "fixed at this number instead of the training mean"),
@@ -190,7 +207,8 @@ def _add_fit(commands) -> None:
         if name in _CHOICES:
             shape = {"choices": _CHOICES[name]}
         else:
-            shape = {"type": kind, "metavar": "N" if kind is int else "X"}
+            metavar = {int: "N", float: "X"}.get(kind, f"X|{_SAMPLE}")
+            shape = {"type": kind, "metavar": metavar}
         model.add_argument(_option(name), **shape, help=f"{text}{whose}")
 
     test = parser.add_argument_group("test set")
@@ -435,7 +453,9 @@ def _model(arguments: argparse.Namespace):
                 f"{_option(name)} belongs to --model {' or '.join(models)}, not to "
                 f"--model {arguments.model}"
             )
-        given[name] = im3f_jax.CRF() if (name, value) == ("topics", "crf") else value
+        if (name, value) == ("topics", "crf"):
+            value = im3f_jax.CRF()
+        given[name] = None if value == _SAMPLE else value
     return getattr(im3f_jax, _PRESETS[arguments.model])(**given)
 
 

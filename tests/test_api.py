@@ -8,7 +8,16 @@ import pandas as pd
 import pytest
 
 import im3f_jax as im3f
-from im3f_jax import BPMF, IM3F, M3F, PMF, Gamma, InverseGamma
+from im3f_jax import (
+    BPMF,
+    IM3F,
+    M3F,
+    PMF,
+    Gamma,
+    InverseGamma,
+    SharedNormal,
+    TopicNormal,
+)
 from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
 from tests import fits
 
@@ -50,6 +59,10 @@ BAD_MODELS = [
     ("rating_variance_floor", BPMF, {"rating_variance_floor": -1e-9}),
     ("user_bias_variance", IM3F, {"user_bias_variance": -1}),
     ("item_bias_variance", M3F, {"item_bias_variance": NAN}),
+    ("user_shared_bias_variance", IM3F, {"user_shared_bias_variance": -0.1}),
+    ("item_shared_bias_variance", M3F, {"item_shared_bias_variance": False}),
+    ("user_shared_bias_variance", M3F, {"user_shared_bias_variance": "sampled"}),
+    ("item_shared_bias_variance", IM3F, {"item_shared_bias_variance": Gamma(1, 1)}),
     ("user_topic_mean_variance", IM3F, {"user_topic_mean_variance": -0.1}),
     ("item_topic_mean_variance", M3F, {"item_topic_mean_variance": "0"}),
     ("global_bias", BPMF, {"global_bias": INF}),
@@ -219,6 +232,51 @@ def test_presets_are_settings_of_one_model():
     assert M3F(0, 0, 2).user_topic_prior == bpmf.user_topic_prior
     assert M3F(0, 2, 2).num_user_topics == 0
     assert m3f.user_bias_prior.topic_mean_variance == 0.0  # as in the paper
+
+
+def test_biases_share_nothing_unless_asked():
+    for preset in (M3F(2, 2, 2), IM3F(2), IM3F(2, user_shared_bias_variance=0)):
+        assert type(preset.user_bias_prior) is type(preset.item_bias_prior)
+        assert not isinstance(preset.user_bias_prior, SharedNormal)
+    for preset in (M3F, IM3F):
+        model = preset(
+            latent_dim=2,
+            user_bias_variance=0.3,
+            item_topic_mean_variance=0.2,
+            user_shared_bias_variance=None,
+            item_shared_bias_variance=InverseGamma(2.0, 0.1),
+        )
+        assert model.user_bias_prior == SharedNormal(0.3, 0.2)
+        assert model.item_bias_prior.shared_variance == InverseGamma(2.0, 0.1)
+    assert M3F(user_shared_bias_variance=0.4).item_bias_prior == TopicNormal(None, 0.0)
+
+
+def test_biases_that_share_are_fitted_saved_and_loaded(tmp_path):
+    model = IM3F(
+        2,
+        max_user_topics=4,
+        max_item_topics=5,
+        user_shared_bias_variance=None,
+        item_shared_bias_variance=0.2,
+    )
+    posterior = fits.fit(model)
+    assert_sound(posterior)
+    prior = posterior.spec.user_bias_prior.shared_variance
+    variance = np.var(fits.data()[0].rating)
+    assert (prior.shape, prior.scale) == pytest.approx((3, 0.2 * variance))
+    # A number given stays, a prior is sampled; the biases of other fits share nothing.
+    assert np.unique(posterior.trace["item_shared_bias_variance"]) == np.float32(0.2)
+    sampled = posterior.trace["user_shared_bias_variance"]
+    assert len(np.unique(sampled)) == 19 and np.all(sampled > 0)
+    assert not np.any(fits.posterior("IM3F").trace["user_shared_bias_variance"])
+    posterior.save(tmp_path / "fit.npz")
+    loaded = im3f.load(tmp_path / "fit.npz")
+    fits.same(posterior, loaded)
+    assert loaded.spec == posterior.spec
+    # Users and items without a training rating are among them.
+    pairs = fits.grid(fits.data()[0])
+    assert np.isfinite(loaded.predict(*pairs)).all()
+    np.testing.assert_array_equal(loaded.predict(*pairs), posterior.predict(*pairs))
 
 
 # --- small and odd ratings --------------------------------------------------------

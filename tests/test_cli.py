@@ -189,6 +189,10 @@ def test_splits(ratings_file, tmp_path, split, kind, number):
                 user_topic_mean_variance=0.5,
             ),
         ),
+        (
+            ["--user-shared-bias-variance=sampled", "--item-shared-bias-variance=0.3"],
+            im3f.IM3F(user_shared_bias_variance=None, item_shared_bias_variance=0.3),
+        ),
     ],
 )
 def test_options_are_the_arguments_of_the_presets(options, model):
@@ -269,6 +273,7 @@ def test_a_gpu_asked_for_in_vain_is_a_mistake(ratings_file, tmp_path, capsys):
         (["fit"], "FILE"),
         (["fit", "x", "--seed", "one"], "invalid int value"),
         (["fit", "x", "--clip", "5,1"], "low to high"),
+        (["fit", "x", "--user-shared-bias-variance", "yes"], "a number or sampled"),
         (["fit", "x", "--clip", "max"], "two numbers"),
         (["fit", "x", "--model", "svd"], "invalid choice"),
         (["fit", "x", "--num", "5"], "--num"),  # no abbreviations

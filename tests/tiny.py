@@ -16,7 +16,7 @@ from scipy import stats
 
 from im3f_jax.data.layout import BlockSizes, lay_out
 from im3f_jax.gibbs.state import BiasPriorState, FactorPriorState, State, TopicWeights
-from im3f_jax.model.bias_prior import TopicNormal
+from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
 from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
 from im3f_jax.model.likelihood import Gaussian, Ordinal
 from im3f_jax.model.log_joint import log_joint
@@ -128,6 +128,23 @@ def make_spec(user_topics="weak_limit", item_topics="stick_breaking"):
     )
 
 
+def share(spec, user_variance=None, item_variance=None):
+    """Give the biases of both sides a part that a row's topics share."""
+    defaults = InverseGamma(3.2, 0.7), InverseGamma(2.6, 0.35)
+    for side, given, default in zip(
+        SIDES.values(), (user_variance, item_variance), defaults, strict=True
+    ):
+        prior = side.of(spec, "bias_prior")
+        prior = SharedNormal(
+            prior.variance,
+            prior.topic_mean_variance,
+            prior.topic_mean,
+            default if given is None else given,
+        )
+        spec = replace(spec, **{f"{side.name}_bias_prior": prior})
+    return spec
+
+
 def make_fixed_spec(variance=0.0, topic_mean_variance=0.0):
     """Make M3F: finite topics, one on the items' side, and nothing global sampled."""
     return ModelSpec(
@@ -171,10 +188,15 @@ def make_state(spec, data, seed=0):
     def factor_prior():
         return FactorPriorState(rng.normal(size=LATENT_DIM), positive_definite(rng))
 
-    def bias_prior(num_topics):
-        return BiasPriorState(
+    def bias_prior(num_topics, prior, rows):
+        made = BiasPriorState(
             rng.normal(size=num_topics), rng.uniform(0.2, 1), rng.uniform(0.2, 1)
         )
+        if isinstance(prior, SharedNormal):
+            made = made._replace(
+                shared=rng.normal(size=rows), shared_variance=rng.uniform(0.2, 1)
+            )
+        return made
 
     def weights(rows, num_topics):
         if not num_topics:
@@ -205,8 +227,8 @@ def make_state(spec, data, seed=0):
         item_factor_prior=factor_prior(),
         user_bias=rng.normal(size=(data.user_rows, items)),
         item_bias=rng.normal(size=(data.item_rows, users)),
-        user_bias_prior=bias_prior(items),
-        item_bias_prior=bias_prior(users),
+        user_bias_prior=bias_prior(items, spec.user_bias_prior, data.user_rows),
+        item_bias_prior=bias_prior(users, spec.item_bias_prior, data.item_rows),
         user_topic_of_rating=topics(users).astype(np.int32),
         item_topic_of_rating=topics(items).astype(np.int32),
         user_topic_weights=weights(data.user_rows, users),

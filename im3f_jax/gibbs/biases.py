@@ -4,6 +4,10 @@ The variance is drawn from the cells that hold a rating, the topic means with th
 side's biases summed out, then the biases given the means. Drawn given all biases
 instead, the means of empty topics freeze (lag-1 autocorrelation 0.9998 at 943 rows).
 
+Under a `SharedNormal` the part of a row's biases that its topics share comes between:
+the topic means are drawn with both parts of the biases summed out, then the shared
+parts given the means, with the parts by topic summed out.
+
 `user_bias` c is indexed by item topics, `item_bias` d by user topics; below, "topic"
 is the other side's.
 """
@@ -15,18 +19,23 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from im3f_jax.gibbs.state import BiasPriorState
-from im3f_jax.model.bias_prior import TopicNormal
+from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
 from im3f_jax.model.scalars import InverseGamma
+from im3f_jax.numerics.linalg import draw_gaussian_in_order, draw_gaussians
 from im3f_jax.numerics.random import log_gamma, standard_normal
 from im3f_jax.numerics.reductions import count_by_cell, sum_by_cell
 
 __all__ = [
     "BiasStatistics",
     "NormalParameters",
+    "SharedMeanParameters",
     "VarianceParameters",
     "bias_statistics",
     "conditional_bias_variance",
     "conditional_biases",
+    "conditional_shared",
+    "conditional_shared_topic_means",
+    "conditional_shared_variance",
     "conditional_topic_mean_variance",
     "conditional_topic_means",
     "resample_biases",
@@ -52,6 +61,13 @@ class NormalParameters(NamedTuple):
 
     mean: Array
     variance: Array
+
+
+class SharedMeanParameters(NamedTuple):
+    """Natural parameters: mu = c_0 + tau z, z ~ Normal(P^-1 h, P^-1)."""
+
+    linear: Array  # h, shape (K,)
+    precision: Array  # P, shape (K, K)
 
 
 def bias_statistics(
@@ -118,6 +134,86 @@ def conditional_topic_means(
     )
 
 
+def conditional_shared_variance(
+    prior: InverseGamma, shared: Array, statistics: BiasStatistics
+) -> VarianceParameters:
+    """omega^2 given the shared parts of rows with a rating, the others summed out.
+
+    Inverse gamma with shape a + (rows with a rating) / 2 and scale b + sum s_u^2 / 2
+    over the same rows; rows of padding have none.
+    """
+    rated = jnp.any(statistics.count > 0, axis=1)
+    return _variance(prior, shared, rated, by_topic=False)
+
+
+def conditional_shared_topic_means(
+    statistics: BiasStatistics,
+    variance: Array,
+    shared_variance: Array,
+    topic_mean_variance: Array,
+    center: Array,
+    rating_variance: Array,
+    by_topic: bool = False,
+) -> SharedMeanParameters:
+    """All mu together, with both parts of this side's biases summed out.
+
+    Given mu, the mean residuals of a row's occupied cells are jointly normal about mu
+    with covariance diag(1 / w) + omega^2 1 1', w_k = n_k / (n_k sigma_0^2 + sigma^2).
+    With W = sum_k w_k, p_k = sum (x - c_0) / (n_k sigma_0^2 + sigma^2) over the cell's
+    ratings and q = sum_k p_k, z = (mu - c_0) / tau has the precision and linear term
+
+        P = I + tau^2 sum_rows [diag(w) - omega^2 w w' / (1 + omega^2 W)]
+        h = tau sum_rows [p - omega^2 q w / (1 + omega^2 W)],
+
+    so that tau^2 = 0 gives c_0, and omega^2 = 0 `conditional_topic_means`. Written as
+    sums of terms of one sign, diag(w) / (1 + omega^2 W) and what rows share, a
+    Laplacian: P is diagonally dominant however it is rounded, and one topic loses
+    nothing where omega^2 W is large. rows x K^2 multiplications.
+    """
+    weight, pull = _weigh(statistics, center, variance, rating_variance)
+    row_weight = _sum_over_topics(weight, by_topic)[:, None]
+    row_pull = _sum_over_topics(pull, by_topic)[:, None]
+    damp = 1 / (1 + shared_variance * row_weight)
+    tied = shared_variance * damp * weight
+    if by_topic:
+        cross = lax.map(lambda column: jnp.sum(column[:, None] * tied, 0), weight.T)
+    else:
+        cross = jnp.matmul(weight.T, tied, precision="highest")
+    diagonal = jnp.eye(weight.shape[1], dtype=bool)
+    cross = jnp.where(diagonal, 0, cross)
+    alone = jnp.sum(damp * weight, axis=0) + _sum_over_topics(cross, by_topic)
+    linear = damp * (pull + shared_variance * (row_weight * pull - row_pull * weight))
+    return SharedMeanParameters(
+        linear=jnp.sqrt(topic_mean_variance) * jnp.sum(linear, axis=0),
+        precision=jnp.where(
+            diagonal,
+            1 + topic_mean_variance * alone[None],
+            -topic_mean_variance * cross,
+        ),
+    )
+
+
+def conditional_shared(
+    statistics: BiasStatistics,
+    topic_mean: Array,
+    variance: Array,
+    shared_variance: Array,
+    rating_variance: Array,
+    by_topic: bool = False,
+) -> NormalParameters:
+    """s_u given the topic means, with the parts by topic summed out: shape (rows,).
+
+    Precision 1 / omega^2 + sum_k w_k and mean sum_k w_k (mean residual - mu_k) over it,
+    w_k = n_k / (n_k sigma_0^2 + sigma^2); written so that omega^2 = 0 gives 0.
+    """
+    weight, pull = _weigh(statistics, topic_mean, variance, rating_variance)
+    shrink = 1 + shared_variance * _sum_over_topics(weight, by_topic)
+    return NormalParameters(
+        mean=shared_variance * _sum_over_topics(pull, by_topic) / shrink,
+        variance=shared_variance / shrink,
+    )
+
+
 def conditional_biases(
     statistics: BiasStatistics,
     topic_mean: Array,
@@ -125,6 +221,8 @@ def conditional_biases(
     rating_variance: Array,
 ) -> NormalParameters:
     """c_u[k] given mu_k: shape (rows, K); empty cells have their prior.
+
+    Under a `SharedNormal` the same of c_u[k] - s_u, given the sums of x - s_u.
 
     Mean (sigma^2 mu_k + sigma_0^2 sum x) / (sigma^2 + n sigma_0^2), variance
     sigma_0^2 sigma^2 / (sigma^2 + n sigma_0^2): the paper's conditional of c_u^i, with
@@ -149,7 +247,10 @@ def resample_biases(
     rating_variance: Array,
     by_topic: bool = False,
 ) -> tuple[Array, BiasPriorState]:
-    """Draw variance, topic-mean variance, topic means and biases of a side.
+    """Draw variances, topic means, shared parts and biases of a side.
+
+    Given the variances, what follows is one draw from the joint conditional of topic
+    means, shared parts and biases.
 
     Parameters
     ----------
@@ -172,8 +273,14 @@ def resample_biases(
     tuple
         The new biases, shape (rows, K), and the new state of their prior.
     """
-    variance_key, spread_key, mean_key, bias_key = jax.random.split(key, 4)
+    shares = isinstance(prior, SharedNormal)
+    variance_key, spread_key, mean_key, bias_key, *more_keys = jax.random.split(
+        key, 6 if shares else 4
+    )
     dtype = bias.dtype
+    shared, shared_variance = state.shared, state.shared_variance
+    if shares:
+        bias = bias - shared[:, None]
     variance, spread = state.variance, state.topic_mean_variance
     if isinstance(prior.variance, InverseGamma):
         variance = _draw_variance(
@@ -193,19 +300,78 @@ def resample_biases(
                 by_topic,
             ),
         )
-    means = conditional_topic_means(
-        statistics, variance, spread, prior.topic_mean, rating_variance
-    )
-    noise = standard_normal(mean_key, means.mean.shape, dtype)
-    topic_mean = means.mean + jnp.sqrt(means.variance) * noise
+    noise = standard_normal(mean_key, state.topic_mean.shape, dtype)
+    if shares:
+        if isinstance(prior.shared_variance, InverseGamma):
+            shared_variance = _draw_variance(
+                more_keys[0],
+                conditional_shared_variance(prior.shared_variance, shared, statistics),
+            )
+        means = conditional_shared_topic_means(
+            statistics,
+            variance,
+            shared_variance,
+            spread,
+            prior.topic_mean,
+            rating_variance,
+            by_topic,
+        )
+        z = _draw_means(means, noise, by_topic)
+        topic_mean = prior.topic_mean + jnp.sqrt(spread) * z
+        parts = conditional_shared(
+            statistics, topic_mean, variance, shared_variance, rating_variance, by_topic
+        )
+        noise = standard_normal(more_keys[1], shared.shape, dtype)
+        shared = parts.mean + jnp.sqrt(parts.variance) * noise
+        count = statistics.count.astype(dtype)
+        statistics = statistics._replace(
+            total=statistics.total - count * shared[:, None]
+        )
+    else:
+        means = conditional_topic_means(
+            statistics, variance, spread, prior.topic_mean, rating_variance
+        )
+        topic_mean = means.mean + jnp.sqrt(means.variance) * noise
     biases = conditional_biases(statistics, topic_mean, variance, rating_variance)
     if by_topic:
         noise = standard_normal(bias_key, bias.shape[::-1], dtype).T
     else:
         noise = standard_normal(bias_key, bias.shape, dtype)
-    return (
-        biases.mean + jnp.sqrt(biases.variance) * noise,
-        BiasPriorState(topic_mean, variance, spread),
+    bias = biases.mean + jnp.sqrt(biases.variance) * noise
+    if shares:
+        bias = bias + shared[:, None]
+    return bias, BiasPriorState(topic_mean, variance, spread, shared, shared_variance)
+
+
+def _weigh(
+    statistics: BiasStatistics, mean: Array, variance: Array, rating_variance: Array
+) -> tuple[Array, Array]:
+    """Precision of each cell's mean residual about `mean`, and its sum times that.
+
+    n / (n sigma_0^2 + sigma^2) and sum (x - mean) / (n sigma_0^2 + sigma^2), both 0 in
+    an empty cell; `mean` is a scalar or has shape (K,).
+    """
+    count = statistics.count.astype(statistics.total.dtype)
+    spread = count * variance + rating_variance
+    mean = jnp.broadcast_to(mean, count.shape[1:])[None]
+    return count / spread, (statistics.total - count * mean) / spread
+
+
+def _draw_means(means: SharedMeanParameters, noise: Array, by_topic: bool) -> Array:
+    if by_topic:
+        return draw_gaussian_in_order(means.precision, means.linear, noise)
+    return draw_gaussians(means.precision[None], means.linear[None], noise[None])[0]
+
+
+def _sum_over_topics(values: Array, by_topic: bool = True) -> Array:
+    """Sum the last axis; one topic after another, free ones at the end add nothing."""
+    if not by_topic:
+        return jnp.sum(values, axis=-1)
+    return lax.fori_loop(
+        0,
+        values.shape[-1],
+        lambda k, total: total + values[..., k],
+        jnp.zeros(values.shape[:-1], values.dtype),
     )
 
 
@@ -215,11 +381,9 @@ def _variance(
     dtype = deviation.dtype
     count = jnp.sum(counted, dtype=jnp.int32).astype(dtype)
     squares = jnp.where(counted, deviation**2, 0)
-    if by_topic:  # one topic after another, so that free ones at the end add nothing
+    if by_topic:
         each = jnp.sum(squares, axis=0) if squares.ndim > 1 else squares
-        squares = lax.fori_loop(
-            0, each.shape[0], lambda k, total: total + each[k], jnp.zeros((), dtype)
-        )
+        squares = _sum_over_topics(each)
     squares = jnp.sum(squares)
     return VarianceParameters(
         shape=prior.shape + 0.5 * count, scale=prior.scale + 0.5 * squares

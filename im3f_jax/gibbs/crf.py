@@ -364,7 +364,9 @@ def resample_franchise(
         Before.
     bias, bias_prior, center
         The OTHER side's biases, which these topics index, rating scale, shape (other
-        rows, K), their means and variances, and c_0.
+        rows, K), their means and variances, and c_0. Under a `SharedNormal` all is
+        given the shared parts s: the bias of a new dish for row u is Normal(mu_k + s_u,
+        sigma_0^2).
     concentrations
         beta and gamma, scalars.
     residual
@@ -394,6 +396,11 @@ def resample_franchise(
         bias_prior.topic_mean_variance,
         *concentrations,
     )
+    # Given the part of the biases common to all dishes, a dish's are those of a
+    # `TopicNormal`: it is taken off here, and put back at the end.
+    shared = bias_prior.shared
+    if shared is not None:
+        residual, bias = residual - shared[other], bias - shared[:, None]
     # Rows in order, each one's ratings by other row.
     order = jnp.argsort(row, stable=True)
     ratings = _Ratings(
@@ -444,6 +451,8 @@ def resample_franchise(
         found = conditional_biases(statistics, mean, numbers[1], rating_variance)
         noise = standard_normal(bias_key, bias.shape[::-1], bias.dtype).T
         bias = found.mean + jnp.sqrt(found.variance) * noise
+    if shared is not None:
+        bias = bias + shared[:, None]
     return topic, seating, bias, bias_prior._replace(topic_mean=mean)
 
 

@@ -16,7 +16,7 @@ from im3f_jax.gibbs.state import (
     TopicWeights,
 )
 from im3f_jax.gibbs.sweep import resample_topic_weights
-from im3f_jax.model.bias_prior import TopicNormal
+from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
 from im3f_jax.model.factor_prior import NormalWishart
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.scalars import start_value
@@ -98,8 +98,12 @@ def init_state(
         item_factor_prior=prior,
         user_bias=_biases(spec.user_bias_prior, data.user_rows, num_item_topics, dtype),
         item_bias=_biases(spec.item_bias_prior, data.item_rows, num_user_topics, dtype),
-        user_bias_prior=_bias_prior(spec.user_bias_prior, num_item_topics, dtype),
-        item_bias_prior=_bias_prior(spec.item_bias_prior, num_user_topics, dtype),
+        user_bias_prior=_bias_prior(
+            spec.user_bias_prior, data.user_rows, num_item_topics, dtype
+        ),
+        item_bias_prior=_bias_prior(
+            spec.item_bias_prior, data.item_rows, num_user_topics, dtype
+        ),
         user_topic_of_rating=user_topic,
         item_topic_of_rating=item_topic,
         user_topic_weights=weights(
@@ -203,11 +207,19 @@ def _biases(prior: TopicNormal, rows: int, num_topics: int, dtype) -> Array:
     return jnp.full((rows, num_topics), prior.topic_mean, dtype)
 
 
-def _bias_prior(prior: TopicNormal, num_topics: int, dtype) -> BiasPriorState:
+def _bias_prior(
+    prior: TopicNormal, rows: int, num_topics: int, dtype
+) -> BiasPriorState:
+    shared = shared_variance = None
+    if isinstance(prior, SharedNormal):
+        shared = jnp.zeros(rows, dtype)
+        shared_variance = jnp.asarray(start_value(prior.shared_variance), dtype)
     return BiasPriorState(
         topic_mean=jnp.full(num_topics, prior.topic_mean, dtype),
         variance=jnp.asarray(start_value(prior.variance), dtype),
         topic_mean_variance=jnp.asarray(start_value(prior.topic_mean_variance), dtype),
+        shared=shared,
+        shared_variance=shared_variance,
     )
 
 

@@ -27,6 +27,9 @@ class BiasPriorState(NamedTuple):
     topic_mean: Array  # mu_k, rating scale, shape (K,)
     variance: Array  # sigma_0^2, squared rating scale, scalar
     topic_mean_variance: Array  # tau^2, squared rating scale, scalar
+    # Of a `SharedNormal` only:
+    shared: Array | None = None  # s, rating scale, shape (rows,)
+    shared_variance: Array | None = None  # omega^2, squared rating scale, scalar
 
 
 class Seating(NamedTuple):
@@ -88,6 +91,8 @@ class SweepInfo(NamedTuple):
     effective_item_topics: Array
     user_bias_variance: Array  # squared rating scale
     item_bias_variance: Array
+    user_shared_bias_variance: Array  # 0 where a side's biases share nothing
+    item_shared_bias_variance: Array
     user_topic_mean_variance: Array  # of the means of USER topics, about which item
     item_topic_mean_variance: Array  # biases lie; squared rating scale
     user_dish_concentration: Array

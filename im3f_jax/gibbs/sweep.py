@@ -22,7 +22,7 @@ from im3f_jax.gibbs.global_weights import resample_global_weights
 from im3f_jax.gibbs.latent_ratings import resample_latent_ratings
 from im3f_jax.gibbs.rating_variance import resample_rating_variance
 from im3f_jax.gibbs.row_weights import resample_row_weights
-from im3f_jax.gibbs.state import State, SweepInfo, TopicWeights
+from im3f_jax.gibbs.state import BiasPriorState, State, SweepInfo, TopicWeights
 from im3f_jax.gibbs.table_counts import resample_table_counts
 from im3f_jax.gibbs.table_topics import resample_table_topics, table_room
 from im3f_jax.gibbs.topics import resample_topics
@@ -436,6 +436,8 @@ def _describe(
         effective_item_topics=effective_item_topics,
         user_bias_variance=state.user_bias_prior.variance,
         item_bias_variance=state.item_bias_prior.variance,
+        user_shared_bias_variance=_shared_variance(state.user_bias_prior),
+        item_shared_bias_variance=_shared_variance(state.item_bias_prior),
         user_topic_mean_variance=state.item_bias_prior.topic_mean_variance,
         item_topic_mean_variance=state.user_bias_prior.topic_mean_variance,
         user_dish_concentration=state.user_topic_weights.dish_concentration,
@@ -444,6 +446,12 @@ def _describe(
         item_table_concentration=state.item_topic_weights.table_concentration,
         cut_points_accepted=accepted,
     )
+
+
+def _shared_variance(prior: BiasPriorState) -> Array:
+    if prior.shared_variance is None:
+        return jnp.zeros_like(prior.variance)
+    return prior.shared_variance
 
 
 def _occupied(counts: Array, dtype) -> tuple[Array, Array]:

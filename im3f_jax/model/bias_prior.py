@@ -8,7 +8,7 @@ from jax import Array
 
 from im3f_jax.model.scalars import InverseGamma, log_prior
 
-__all__ = ["TopicNormal"]
+__all__ = ["SharedNormal", "TopicNormal"]
 
 
 @jax.tree_util.register_dataclass
@@ -67,6 +67,49 @@ class TopicNormal:
             + log_prior(self.variance, variance)
             + log_prior(self.topic_mean_variance, topic_mean_variance)
         )
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SharedNormal(TopicNormal):
+    """c_u[k] = mu_k + s_u + e_u[k]: a row's biases have a part in common.
+
+    s_u ~ Normal(0, omega^2) is common to all topics, e_u[k] ~ Normal(0, sigma_0^2) is
+    the topic's own, mu_k ~ Normal(c_0, tau^2). With omega^2 = 0 it is the paper's
+    prior, `TopicNormal`; with sigma_0^2 = 0 (and tau^2 = 0) a row has one bias, that of
+    M3F with one topic. A departure from the paper, in the manner of a random effect of
+    rows and one of cells within rows (Gelman and Hill 2007, chapter 12).
+
+    Attributes
+    ----------
+    variance
+        sigma_0^2, of the parts by topic, as in `TopicNormal`.
+    topic_mean_variance, topic_mean
+        tau^2 and c_0, as in `TopicNormal`.
+    shared_variance
+        omega^2: a number, an `InverseGamma`, or None (the default, sampled).
+    """
+
+    shared_variance: "float | InverseGamma | None" = None
+
+    def log_density_of_shared(
+        self, shared: Array, valid: Array, shared_variance: Array
+    ) -> Array:
+        """Log density of the shared parts and of their variance, in nats.
+
+        What is left of the biases, c_u[k] - s_u, has `log_density`.
+
+        Parameters
+        ----------
+        shared
+            s, shape (rows,).
+        valid
+            False for rows of padding, bool, shape (rows,).
+        shared_variance
+            omega^2, scalar. Where it is 0 its term has no density and is left out.
+        """
+        rows = jnp.where(valid, _log_normal(shared, 0.0, shared_variance), 0)
+        return jnp.sum(rows) + log_prior(self.shared_variance, shared_variance)
 
 
 def _log_normal(value: Array, mean: Array, variance: Array) -> Array:

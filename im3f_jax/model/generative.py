@@ -22,6 +22,7 @@ from numpyro.distributions.util import validate_sample
 
 from im3f_jax.data.ratings import Ratings
 from im3f_jax.errors import InputError
+from im3f_jax.model.bias_prior import SharedNormal
 from im3f_jax.model.factor_prior import NormalWishart
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.prior import prior_rows
@@ -296,12 +297,24 @@ def _biases(side: str, other: str, prior, count: int, rows) -> Array | None:
             centre = numpyro.sample(
                 f"{side}_topic_mean", dist.Normal(prior.topic_mean, jnp.sqrt(spread))
             )
+    if isinstance(prior, SharedNormal):
+        centre = centre + _shared(side, prior.shared_variance, rows)[:, None]
     with rows:
         if _is_zero(prior.variance):
             bias = jnp.broadcast_to(centre, (rows.size, count))
             return numpyro.deterministic(f"{side}_bias", bias)
         about = dist.Normal(centre, jnp.sqrt(variance)).to_event(1)
         return jnp.asarray(numpyro.sample(f"{side}_bias", about))
+
+
+def _shared(side: str, prior, rows) -> Array:
+    """Draw the part of each row's biases common to all topics, shape (rows,)."""
+    name = f"{side}_shared_bias"
+    variance = _number(f"{name}_variance", prior)
+    with rows:
+        if _is_zero(prior):
+            return numpyro.deterministic(name, jnp.zeros(rows.size))
+        return jnp.asarray(numpyro.sample(name, dist.Normal(0, jnp.sqrt(variance))))
 
 
 def _is_zero(prior) -> bool:

@@ -99,6 +99,12 @@ def log_joint(
                 used = (
                     tables_of_dishes(weights.seating.dish_of_table, bias.shape[1]) > 0
                 )
+            shared = state_prior.shared
+            if shared is not None:
+                total += prior.log_density_of_shared(
+                    shared, rows, state_prior.shared_variance
+                )
+                bias = bias - shared[:, None]
             total += prior.log_density(
                 bias,
                 rows,

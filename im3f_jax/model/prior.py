@@ -16,6 +16,7 @@ from jax import Array, lax
 
 from im3f_jax.data.ratings import Ratings
 from im3f_jax.errors import InputError
+from im3f_jax.model.bias_prior import SharedNormal
 from im3f_jax.model.factor_prior import NormalWishart
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.scalars import Gamma, InverseGamma
@@ -186,9 +187,11 @@ def draw_prior(
         `{side}_table_concentration`; and, of the topics of the OTHER side,
         `{side}_bias` (rows, K), `{side}_topic_mean` (K,), `{side}_bias_variance` and
         `{side}_topic_mean_variance`: `user_topic_mean` holds the means of user_bias,
-        one for each item topic. Then `rating_variance`, `mean` (N,) and `ratings` (N,),
-        rating scale. Under the ordinal likelihood also `cut_points` (L - 1,), on the
-        scale of the latent ratings, as is `mean`.
+        one for each item topic; under a `SharedNormal` also `{side}_shared_bias`
+        (rows,), which `{side}_bias` contains, and `{side}_shared_bias_variance`. Then
+        `rating_variance`, `mean` (N,) and `ratings` (N,), rating scale. Under the
+        ordinal likelihood also `cut_points` (L - 1,), on the scale of the latent
+        ratings, as is `mean`.
     """
     rows = {"user": num_users, "item": num_items}
     row_of = {"user": jnp.asarray(user), "item": jnp.asarray(item)}
@@ -230,6 +233,16 @@ def draw_prior(
         bias = centre[None] + jnp.sqrt(variance) * jax.random.normal(
             next(keys), (rows[side], num_topics), dtype
         )
+        if isinstance(prior, SharedNormal):
+            common = _positive(next(keys), prior.shared_variance, dtype)
+            shared = jnp.sqrt(common) * jax.random.normal(
+                next(keys), (rows[side],), dtype
+            )
+            bias = bias + shared[:, None]
+            draw |= {
+                f"{side}_shared_bias": shared,
+                f"{side}_shared_bias_variance": common,
+            }
         draw |= {
             f"{side}_bias_variance": variance,
             f"{side}_topic_mean_variance": spread,

@@ -14,7 +14,7 @@ from numbers import Integral, Real
 import jax
 
 from im3f_jax.errors import InputError
-from im3f_jax.model.bias_prior import TopicNormal
+from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
 from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
 from im3f_jax.model.likelihood import Gaussian, Ordinal
 from im3f_jax.model.scalars import Gamma, InverseGamma
@@ -145,6 +145,9 @@ def validate(spec: ModelSpec) -> None:
             (f"{side}_bias_variance", bias.variance),
             (f"{other}_topic_mean_variance", bias.topic_mean_variance),
         ):
+            _optional(name, value, zero=True, prior=InverseGamma)
+        if isinstance(bias, SharedNormal):
+            name, value = f"{side}_shared_bias_variance", bias.shared_variance
             _optional(name, value, zero=True, prior=InverseGamma)
         _optional(f"the mean of the {side} biases", bias.topic_mean, positive=False)
     # USER topics index ITEM biases.
@@ -304,8 +307,13 @@ def resolve(
         return fallback if value is None else value
 
     def bias(prior: TopicNormal) -> TopicNormal:
+        more = {}
+        if isinstance(prior, SharedNormal):
+            shared = InverseGamma(BIAS_VARIANCE_SHAPE, SHARED_VARIANCE_SCALE * variance)
+            more["shared_variance"] = default(prior.shared_variance, shared)
         return dataclasses.replace(
             prior,
+            **more,
             variance=default(
                 prior.variance,
                 InverseGamma(BIAS_VARIANCE_SHAPE, BIAS_VARIANCE_SCALE * variance),
@@ -367,3 +375,5 @@ def check_levels(likelihood: Ordinal, ratings: Iterable[float]) -> None:
 # ML-100K random90_1 (bench/results/settings_ml-100k_d10.json).
 BIAS_VARIANCE_SHAPE = 3.0
 BIAS_VARIANCE_SCALE = 0.1
+# That of the part of a row's biases common to all topics: twice as large.
+SHARED_VARIANCE_SCALE = 0.2

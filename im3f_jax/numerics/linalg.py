@@ -16,6 +16,7 @@ from jax import Array, lax
 
 __all__ = [
     "dots_of_pairs",
+    "draw_gaussian_in_order",
     "draw_gaussians",
     "draw_gaussians_across_rows",
     "draw_gaussians_by_library",
@@ -98,6 +99,50 @@ def draw_gaussians_across_rows(precision: Array, linear: Array, noise: Array) ->
         noise.reshape(-1, chunk, dim),
     )
     return lax.map(solve, parts).reshape(rows, dim)
+
+
+def draw_gaussian_in_order(precision: Array, linear: Array, noise: Array) -> Array:
+    """Draw from one Normal(P^-1 h, P^-1), whose first elements know no others.
+
+    P = L D L': forwards one column after another, then L'^-1 (D^-1 L^-1 h + D^-1/2
+    noise) backwards. Dimensions at the end that are independent of those before leave
+    these as they are, bit for bit; 2 D dependent steps, so for one small matrix.
+
+    Parameters
+    ----------
+    precision
+        P, shape (D, D), symmetric positive definite.
+    linear, noise
+        h and standard normal draws, shape (D,).
+
+    Returns
+    -------
+    Array
+        Shape (D,); not a number where P is not positive definite.
+    """
+    dim = linear.shape[0]
+    place = jnp.arange(dim, dtype=jnp.int32)
+
+    def forwards(k, carry):
+        rest, root, half = carry  # what is left of P; L' above its diagonal; L^-1 h
+        row = jnp.where(place > k, rest[k], 0)
+        column = row / rest[k, k]
+        return (
+            rest - column[:, None] * row[None],
+            root.at[k].set(column),
+            half - column * half[k],
+        )
+
+    start = precision, jnp.zeros_like(precision), linear
+    rest, root, half = lax.fori_loop(0, dim, forwards, start)
+    scale = jnp.diagonal(rest)
+    value = half / scale + lax.rsqrt(scale) * noise
+
+    def backwards(step, value):
+        k = dim - 1 - step
+        return value - root[:, k] * value[k]
+
+    return lax.fori_loop(0, dim, backwards, value)
 
 
 def _rows_in_cache(dim: int) -> int:

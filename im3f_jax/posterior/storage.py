@@ -25,6 +25,7 @@ _COMPONENTS = {
     kind.__name__: kind
     for kind in (
         ModelSpec,
+        bias_prior.SharedNormal,
         bias_prior.TopicNormal,
         factor_prior.IsotropicNormal,
         factor_prior.NormalWishart,

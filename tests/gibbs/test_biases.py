@@ -50,33 +50,38 @@ def with_prior(side, state, **changed):
 # Integrals of exp(log_joint) over biases and topic means.
 
 
-def _joint_of(bias, topic_mean, side_name, state, spec, data):
+def _joint_of(values, side_name, state, spec, data):
     side = tiny.SIDES[side_name]
-    state = side.put(with_prior(side, state, topic_mean=topic_mean), bias=bias)
+    bias, topic_mean, *shared = values
+    more = {"shared": shared[0]} if shared else {}
+    state = side.put(with_prior(side, state, topic_mean=topic_mean, **more), bias=bias)
     return log_joint(state, spec, data)
 
 
-_value_and_slope = quick_jit(
-    jax.value_and_grad(_joint_of, argnums=(0, 1)), static_argnums=2
-)
+_value_and_slope = quick_jit(jax.value_and_grad(_joint_of), static_argnums=1)
 
 
-def log_integral(side, state, spec, data, cells, topics):
-    """Log of the integral of exp(log_joint) over some biases and topic means.
+def log_integral(side, state, spec, data, cells, topics, rows=None):
+    """Log of the integral of exp(log_joint) over some biases, means and shared parts.
 
-    `cells` (rows, K) and `topics` (K,) tell which. The second derivatives are
-    differences of the first, exact for a quadratic.
+    `cells` (rows, K), `topics` (K,) and `rows` (rows,) tell which. The second
+    derivatives are differences of the first, exact for a quadratic.
     """
-    bias, topic_mean = side.of(state, "bias"), side.of(state, "bias_prior").topic_mean
-    number = np.count_nonzero(cells)
-    size = number + np.count_nonzero(topics)
+    prior = side.of(state, "bias_prior")
+    values, masks = [side.of(state, "bias"), prior.topic_mean], [cells, topics]
+    if rows is not None:
+        values, masks = [*values, prior.shared], [*masks, rows]
+    ends = np.cumsum([np.count_nonzero(mask) for mask in masks])
+    size = ends[-1]
 
     def evaluate(step):
-        b, m = bias.copy(), topic_mean.copy()
-        b[cells] += step[:number]
-        m[topics] += step[number:]
-        value, slopes = _value_and_slope(b, m, side.name, state, spec, data)
-        slope = [np.asarray(slopes[0])[cells], np.asarray(slopes[1])[topics]]
+        moved = [value.copy() for value in values]
+        for value, mask, part in zip(
+            moved, masks, np.split(step, ends[:-1]), strict=True
+        ):
+            value[mask] += part
+        value, slopes = _value_and_slope(moved, side.name, state, spec, data)
+        slope = [np.asarray(s)[mask] for s, mask in zip(slopes, masks, strict=True)]
         return float(value), np.concatenate(slope)
 
     value, slope = evaluate(np.zeros(size))

@@ -34,6 +34,7 @@ SPECS = {
     "no topics": tiny.make_spec("none", "none"),
     "user topics only": tiny.make_spec("finite", "none"),
     "ordinal": tiny.make_ordinal_spec("finite", "none"),
+    "shared biases": tiny.share(tiny.make_spec("finite", "weak_limit")),
 }
 
 
@@ -101,6 +102,10 @@ class Stubs:
         drawn = BiasPriorState(
             self.normal(bias.shape[1]), self.positive(), self.positive()
         )
+        if state.shared is not None:
+            drawn = drawn._replace(
+                shared=self.normal(bias.shape[0]), shared_variance=self.positive()
+            )
         return self.normal(*bias.shape), drawn
 
     def resample_rating_variance(self, key, likelihood, current, *given):
@@ -365,6 +370,10 @@ def check_info(info, state, spec, data):
         assert_close(side.of(info, "table_concentration"), weights.table_concentration)
         assert_close(
             side.of(info, "bias_variance"), side.of(state, "bias_prior").variance
+        )
+        shared = side.of(state, "bias_prior").shared_variance
+        assert_close(
+            side.of(info, "shared_bias_variance"), 0 if shared is None else shared
         )
         # The means of a side's topics are the centres of the other side's biases.
         assert_close(

@@ -19,7 +19,7 @@ from im3f_jax.errors import InputError
 from im3f_jax.gibbs.state import FactorPriorState
 from im3f_jax.gibbs.sweep import gibbs_sweep
 from im3f_jax.model import generative
-from im3f_jax.model.bias_prior import TopicNormal
+from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
 from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
 from im3f_jax.model.generative import (
     FlooredInverseGamma,
@@ -55,6 +55,8 @@ SPECS = {
     "M3F, means fixed": tiny.make_fixed_spec(0.4, 0.0),
     "ordinal": tiny.make_ordinal_spec(),
     "ordinal, no topics": tiny.make_ordinal_spec("none", "none"),
+    "shared biases": tiny.share(WEAK),
+    "M3F, one bias a row": tiny.share(tiny.make_fixed_spec(0.0, 0.2), 0.3, 0.0),
 }
 COUNT = tiny.NUM_RATINGS
 
@@ -81,8 +83,14 @@ def conform(state, spec):
         )
         if of.topic_mean_variance == 0:
             of = of._replace(topic_mean=np.full_like(of.topic_mean, prior.topic_mean))
+        centre = np.broadcast_to(of.topic_mean, bias.shape)
+        if isinstance(prior, SharedNormal):
+            shared_variance = fixed(prior.shared_variance, of.shared_variance)
+            shared = of.shared if shared_variance > 0 else np.zeros_like(of.shared)
+            of = of._replace(shared=shared, shared_variance=shared_variance)
+            centre = centre + shared[:, None]
         if of.variance == 0:
-            bias = np.broadcast_to(of.topic_mean, bias.shape)
+            bias = centre
         if isinstance(topics, FiniteDirichlet):
             count = topics.num_topics
             weights = weights._replace(
@@ -298,6 +306,24 @@ def test_a_wrong_density_is_found(mutant, monkeypatch):
             )
 
 
+def test_a_wrong_density_of_shared_parts_is_found(monkeypatch):
+    right = SharedNormal.log_density_of_shared
+
+    def wrong(self, shared, *arguments):
+        return right(self, 0 * shared, *arguments)
+
+    monkeypatch.setattr(SharedNormal, "log_density_of_shared", wrong)
+    spec = SPECS["shared biases"]
+    with tiny.in_precision("float64") as precision:
+        data, states = make_states(spec, 3)
+        with tiny.found():
+            tiny.assert_same_differences(
+                numpyro_densities(spec, states, data),
+                joints(spec, states, data),
+                precision,
+            )
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -352,7 +378,8 @@ DRAWN = {
         factor_prior=NormalWishart(0.4, 4.5, 0.8, 3.0),
     ),
     "M3F": dataclasses.replace(
-        tiny.make_fixed_spec(0.4, 0.2), user_topic_prior=FiniteDirichlet(2, 0.7)
+        tiny.share(tiny.make_fixed_spec(0.4, 0.2), 0.7),
+        user_topic_prior=FiniteDirichlet(2, 0.7),
     ),
     "BPMF": tiny.make_spec("none", "none"),
     "BPMF ordinal": tiny.make_ordinal_spec("none", "none"),

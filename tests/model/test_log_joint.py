@@ -25,6 +25,7 @@ SPECS = {
     "item topics only": tiny.make_spec("none", "weak_limit"),
     "fixed numbers": tiny.make_fixed_spec(),
     "ordinal": tiny.make_ordinal_spec(),
+    "shared biases": tiny.share(tiny.make_spec()),
 }
 of_topics = quick_jit(log_density_of_topics)
 of_counts = quick_jit(log_joint_of_counts)
@@ -79,6 +80,12 @@ def by_scipy(state, spec, data):
 
         bias, prior = side.of(state, "bias")[:number], side.of(state, "bias_prior")
         p = side.of(spec, "bias_prior")
+        if bias.shape[1] and prior.shared is not None:
+            shared = prior.shared[:number]
+            scale = np.sqrt(prior.shared_variance)
+            total += log_prior(p.shared_variance, prior.shared_variance)
+            total += stats.norm.logpdf(shared, 0, scale).sum()
+            bias = bias - shared[:, None]
         if bias.shape[1]:
             total += log_prior(p.variance, prior.variance)
             total += log_prior(p.topic_mean_variance, prior.topic_mean_variance)

@@ -13,6 +13,7 @@ from im3f_jax.errors import InputError
 from im3f_jax.model.likelihood import Gaussian
 from im3f_jax.model.prior import _categorical, draw_prior, prior_rows
 from im3f_jax.model.scalars import InverseGamma
+from im3f_jax.model.topic_prior import NoTopics
 from im3f_jax.numerics.random import log_gamma
 from tests import fits, gof, tiny
 from tests.quick import quick_jit
@@ -124,6 +125,23 @@ def test_weights_biases_topics_and_ratings_follow(draws):
     noise = draws["ratings"] - draws["mean"]
     noise /= np.sqrt(draws["rating_variance"])[:, None]
     gof.assert_ks(noise[:, row[:3]], stats.norm.cdf, share=4, grain=1e-3)
+
+
+def test_rows_share_a_part_of_their_biases():
+    spec = dataclasses.replace(tiny.share(SPEC, 0.7), item_topic_prior=NoTopics())
+    draws = draws_of(2, dataclasses.replace(spec, user_bias_prior=SPEC.user_bias_prior))
+    prior = spec.item_bias_prior.shared_variance
+    law = stats.invgamma(prior.shape, scale=prior.scale)
+    gof.assert_ks(draws["item_shared_bias_variance"], law.cdf, share=4)
+    shared = draws["item_shared_bias"]
+    part = shared / np.sqrt(draws["item_shared_bias_variance"])[:, None]
+    gof.assert_ks(part[:, 1], stats.norm.cdf, share=4)
+    gof.assert_mean(part[:, 0] * part[:, 1], 0)
+    own = draws["item_bias"] - draws["item_topic_mean"][:, None] - shared[:, :, None]
+    own /= np.sqrt(draws["item_bias_variance"])[:, None, None]
+    gof.assert_ks(own[:, 1], stats.norm.cdf, share=4, grain=1e-3)
+    gof.assert_mean(own[:, 1, 0] * own[:, 1, 1], 0)
+    gof.assert_mean(own[:, 1, 0] * part[:, 1], 0)
 
 
 def test_a_categorical_draw():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from im3f_jax.errors import InputError
-from im3f_jax.model.bias_prior import TopicNormal
+from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
 from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
 from im3f_jax.model.likelihood import Gaussian
 from im3f_jax.model.scalars import Gamma, InverseGamma, log_prior, start_value
@@ -51,6 +51,17 @@ REFUSED = [
     ("factor_prior", IsotropicNormal(0.0), "factor_precision"),
     ("user_bias_prior.variance", -0.1, "user_bias_variance"),
     ("item_bias_prior.variance", NAN, "item_bias_variance"),
+    (
+        "user_bias_prior",
+        SharedNormal(shared_variance=-1.0),
+        "user_shared_bias_variance",
+    ),
+    ("item_bias_prior", SharedNormal(-1.0), "item_bias_variance"),
+    (
+        "item_bias_prior",
+        SharedNormal(shared_variance=Gamma(1.0, 1.0)),
+        "item_shared_bias_variance",
+    ),
     # The means of user biases are those of ITEM topics, and the reverse.
     ("user_bias_prior.topic_mean_variance", -1.0, "item_topic_mean_variance"),
     ("item_bias_prior.topic_mean_variance", -1.0, "user_topic_mean_variance"),
@@ -80,6 +91,8 @@ ACCEPTED = [
     ("factor_prior", IsotropicNormal()),
     ("user_bias_prior.variance", 0),
     ("item_bias_prior.topic_mean_variance", 0.0),
+    ("item_bias_prior", SharedNormal(0.0, 0.0, 0.0, 0)),
+    ("item_bias_prior", SharedNormal(shared_variance=InverseGamma(2.0, 0.1))),
     ("user_topic_prior.dish_concentration", Gamma(0.3, 2.0)),
     ("user_topic_prior.construction", "stick_breaking"),
     ("item_topic_prior", NoTopics()),
@@ -114,6 +127,22 @@ def test_priors_of_variances_scale_with_the_training_variance():
     for path in ("likelihood", "user_bias_prior", "item_bias_prior"):
         a, b = getattr(one, path).variance, getattr(four, path).variance
         assert a.shape == b.shape and 4 * a.scale == pytest.approx(b.scale)
+
+
+def test_resolve_gives_a_shared_part_its_prior():
+    shares = dataclasses.replace(GOOD, user_bias_prior=SharedNormal(topic_mean=0.2))
+    one, four = (resolve(shares, 0.0, v, 0.1).user_bias_prior for v in (1.0, 4.0))
+    assert one.topic_mean == 0.2 and isinstance(one, SharedNormal)
+    assert 4 * one.shared_variance.scale == pytest.approx(four.shared_variance.scale)
+    plain = resolve(GOOD, 0.0, 1.0, 0.1).user_bias_prior
+    assert (one.variance, one.topic_mean_variance) == (
+        plain.variance,
+        plain.topic_mean_variance,
+    )
+    fixed = dataclasses.replace(
+        shares, user_bias_prior=SharedNormal(0.1, 0.2, 0.0, 0.3)
+    )
+    assert resolve(fixed, 0.0, 1.0, 0.1).user_bias_prior == fixed.user_bias_prior
 
 
 def test_resolve_keeps_what_is_given():

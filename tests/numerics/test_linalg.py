@@ -65,6 +65,28 @@ def test_a_row_that_is_not_positive_definite_is_nan_and_no_other(way, pivot):
     np.testing.assert_allclose(draws[rest], expected, atol=2e-5, rtol=2e-5)
 
 
+@pytest.mark.parametrize("dim", [1, 2, 9, 40])
+def test_one_draw_in_order_equals_numpys(dim):
+    arrays = systems(dim, 1)
+    draw = quick_jit(linalg.draw_gaussian_in_order)
+    found = draw(*(x[0].astype(np.float32) for x in arrays))
+    np.testing.assert_allclose(found, by_numpy(*arrays)[0], atol=2e-5, rtol=2e-5)
+    if dim > 1:
+        arrays[0][0, 1, 1] = -0.5
+        assert np.all(np.isnan(draw(*(x[0].astype(np.float32) for x in arrays))))
+
+
+@pytest.mark.parametrize("more", [1, 7, 30])
+def test_dimensions_apart_leave_a_draw_in_order_as_it_is(more):
+    precision, *vectors = (x[0].astype(np.float32) for x in systems(9, 1))
+    draw = jax.jit(linalg.draw_gaussian_in_order)
+    wider = np.eye(9 + more, dtype=np.float32)
+    wider[:9, :9] = precision
+    longer = (np.append(x, np.float32(np.arange(more) - 1.3)) for x in vectors)
+    found = draw(wider, *longer)
+    np.testing.assert_array_equal(found[:9], draw(precision, *vectors))
+
+
 def test_only_the_lower_triangle_is_read():
     # Both ways may read one triangle; a sum of products is symmetric to the last bit.
     arrays = [x.astype(np.float32) for x in systems(9, 96)]

@@ -13,6 +13,7 @@ from im3f_jax.gibbs.state import (
     State,
     TopicWeights,
 )
+from im3f_jax.model.bias_prior import SharedNormal
 from im3f_jax.model.factor_prior import NormalWishart
 from im3f_jax.model.scalars import Gamma, InverseGamma
 
@@ -122,10 +123,14 @@ def draw_state(seed, spec, data):
             float(bias_prior.topic_mean), np.sqrt(spread), prior.num_topics
         )
         bias = rng.normal(topic_mean, np.sqrt(variance), (other_rows, prior.num_topics))
+        drawn = BiasPriorState(topic_mean, np.asarray(variance), np.asarray(spread))
+        if isinstance(bias_prior, SharedNormal):
+            common = _positive(rng, bias_prior.shared_variance)
+            shared = rng.normal(0, np.sqrt(common), other_rows)
+            bias = bias + shared[:, None]
+            drawn = drawn._replace(shared=shared, shared_variance=np.asarray(common))
         state[f"{other[side]}_bias"] = bias
-        state[f"{other[side]}_bias_prior"] = BiasPriorState(
-            topic_mean, np.asarray(variance), np.asarray(spread)
-        )
+        state[f"{other[side]}_bias_prior"] = drawn
         mean += bias[other_row[:number], dish]
     rating_variance = _above_floor(rng, spec.likelihood)
     state |= {

@@ -19,7 +19,7 @@ import numpy as np
 from im3f_jax.data import layout
 from im3f_jax.data.layout import BlockSizes
 from im3f_jax.gibbs.state import BiasPriorState, FactorPriorState, State, TopicWeights
-from im3f_jax.model.bias_prior import TopicNormal
+from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
 from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
 from im3f_jax.model.likelihood import Gaussian, Ordinal
 from im3f_jax.model.prior import draw_prior
@@ -42,6 +42,12 @@ SAMPLED = (
 )
 MEANS_FIXED = tuple(dataclasses.replace(b, topic_mean_variance=0.0) for b in SAMPLED)
 ALL_EQUAL_MEANS = tuple(dataclasses.replace(b, variance=0.0) for b in SAMPLED)
+SHARED = tuple(
+    SharedNormal(b.variance, b.topic_mean_variance, b.topic_mean, shared)
+    for b, shared in zip(
+        SAMPLED, (InverseGamma(4.5, 2.5), InverseGamma(5.5, 4.0)), strict=True
+    )
+)
 USER_DISH, USER_TABLE = Gamma(4.0, 2.0), Gamma(5.0, 2.5)
 ITEM_DISH, ITEM_TABLE = Gamma(5.0, 4.0), Gamma(4.0, 1.2)
 
@@ -102,6 +108,8 @@ MEMBERS = {
     "user topics only": make_spec(_hdp("stick_breaking", "weak_limit")[0], NoTopics()),
     "BPMF ordinal": make_spec(NoTopics(), NoTopics(), **ORDINAL),
     "iM3F ordinal": make_spec(*_hdp("weak_limit", "stick_breaking"), **ORDINAL),
+    "iM3F shared biases": make_spec(*_hdp("weak_limit", "stick_breaking"), SHARED),
+    "CRF shared biases": make_spec(*_franchise("conditional"), SHARED),
 }
 
 
@@ -201,6 +209,12 @@ def prior_state(key, spec, data):
                 scalar["table_concentration"],
             ),
         }
+        if isinstance(fixed, SharedNormal):
+            name = f"{side}_bias_prior"
+            fields[name] = fields[name]._replace(
+                shared=padded(draw[f"{side}_shared_bias"], rows),
+                shared_variance=draw[f"{side}_shared_bias_variance"],
+            )
     state = State(
         **fields,
         rating_variance=draw["rating_variance"],

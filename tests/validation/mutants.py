@@ -255,6 +255,120 @@ BIASES = [
     ),
 ]
 
+# --- biases whose rows have a part in common ----------------------------------------
+
+
+def _of_old(call):
+    """Find the prior of before the sweep of the side that is being drawn."""
+    first = call.history["resample_biases"] == []
+    return call.state.user_bias_prior if first else call.state.item_bias_prior
+
+
+def _parts_by_topic_kept(value, call):
+    """Keep e_u, though s_u was drawn with it summed out."""
+    new, (_, _, old, before, *_) = value[1], call.args
+    own = before - old.topic_mean - old.shared[:, None]
+    return new.topic_mean + new.shared[:, None] + own, new
+
+
+def _parts_by_topic_given_old(value, call):
+    """Draw e_u given the shared parts of before the sweep."""
+    (bias, new), (_, _, old, _, statistics, rating_variance) = value, call.args
+    spread = statistics.count * new.variance
+    pull = spread / (spread + rating_variance)
+    return bias + pull * (new.shared - old.shared)[:, None], new
+
+
+def _shared_parts_put_back(value, call):
+    # Item topics, which index the user's biases, come first.
+    priors = call.state.user_bias_prior, call.state.item_bias_prior
+    return *value[:3], value[3]._replace(shared=priors[call.turn].shared)
+
+
+def _keep_shared_variance(value, call):
+    # Calls of a side: of the parts by topic, of the topic means, of the shared parts.
+    return value if call.turn % 3 < 2 else _of_old(call).shared_variance
+
+
+def _shared(name, function, *, module=biases, **wrong):
+    member = "iM3F shared biases"
+    return Mutant("shared biases", name, module, function, member=member, **wrong)
+
+
+SHARED = [
+    _shared(
+        "weight n / sigma^2: parts by topic not summed out",
+        "conditional_shared",
+        args=_arg(2, lambda variance, c: 0 * variance),
+    ),
+    _shared(
+        "mu_k left in the residual",
+        "conditional_shared",
+        args=_arg(1, lambda mean, c: 0 * mean),
+    ),
+    _shared(
+        "sign of the residuals",
+        "conditional_shared",
+        args=_arg(0, lambda s, c: s._replace(total=-s.total)),
+    ),
+    _shared(
+        "shape of omega^2 counts cells, not rows",
+        "conditional_shared_variance",
+        result=_field(
+            "shape",
+            lambda shape, c: c.args[0].shape + 0.5 * jnp.sum(c.args[2].count > 0),
+        ),
+    ),
+    _shared(
+        "topic means: shared parts not summed out",
+        "conditional_shared_topic_means",
+        args=_arg(2, lambda variance, c: 0 * variance),
+    ),
+    _shared(
+        "topic means: independent of one another",
+        "conditional_shared_topic_means",
+        result=_field("precision", lambda p, c: jnp.diag(jnp.diagonal(p))),
+    ),
+    _shared(
+        "sigma_0^2: shared parts left in",
+        "conditional_bias_variance",
+        args=_arg(1, lambda own, c: own + _of_old(c).shared[:, None]),
+    ),
+    _shared(
+        "parts by topic, summed out, then kept",
+        "resample_biases",
+        module=sweep,
+        result=_parts_by_topic_kept,
+    ),
+    _shared(
+        "parts by topic given the shared parts of old",
+        "resample_biases",
+        module=sweep,
+        result=_parts_by_topic_given_old,
+    ),
+    _shared(
+        "not added to the biases",
+        "resample_biases",
+        module=sweep,
+        result=lambda value, c: (value[0] - value[1].shared[:, None], value[1]),
+    ),
+    Mutant(
+        "shared biases",
+        "franchise: a new dish's biases without the shared parts",
+        sweep,
+        "resample_franchise",
+        args=_arg(4, lambda prior, c: prior._replace(shared=0 * prior.shared)),
+        result=_shared_parts_put_back,
+        member="CRF shared biases",
+    ),
+    _shared(
+        "omega^2 left out",
+        "_draw_variance",
+        result=_keep_shared_variance,
+        left_out=True,
+    ),
+]
+
 # --- topics and their weights -----------------------------------------------------
 
 
@@ -725,7 +839,16 @@ ORDINAL = [
     ),
 ]
 
-MUTANTS = [*FRANCHISE, *FACTORS, *BIASES, *TOPICS, *SCALARS, *LEFT_OUT, *ORDINAL]
+MUTANTS = [
+    *FRANCHISE,
+    *FACTORS,
+    *BIASES,
+    *TOPICS,
+    *SCALARS,
+    *LEFT_OUT,
+    *ORDINAL,
+    *SHARED,
+]
 
 
 def numbers_of(member):

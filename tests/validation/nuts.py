@@ -93,6 +93,11 @@ def sites_of_state(state, spec, data) -> dict:
                 f"{side}_bias_variance": bias.variance,
                 f"{side}_topic_mean_variance": bias.topic_mean_variance,
             }
+        if bias.shared is not None:
+            sites |= {
+                f"{side}_shared_bias": bias.shared[:number],
+                f"{side}_shared_bias_variance": bias.shared_variance,
+            }
         if topics.num_topics:
             sites[f"log_{side}_row_weights"] = weights.log_row_weights[:number]
         if isinstance(topics, HDP):

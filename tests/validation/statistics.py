@@ -111,11 +111,28 @@ def _factors(state, side, rows):
 
 def _biases(state, residual, data, side, rows, other):
     bias = getattr(state, f"{side}_bias")[:rows]
-    mean, variance, spread = getattr(state, f"{side}_bias_prior")
+    prior = getattr(state, f"{side}_bias_prior")
+    mean, variance, spread = prior[:3]
     topic = getattr(state, f"{other}_topic_of_rating")[:NUM_RATINGS]
     selected = bias[getattr(data, side)[:NUM_RATINGS], topic]
-    deviation = jnp.sum((bias - mean[None]) ** 2)
-    return {
+    own, found = bias - mean[None], {}
+    if prior.shared is not None:
+        shared = prior.shared[:rows]
+        own = own - shared[:, None]
+        found = {
+            f"{side} shared biases, variance": prior.shared_variance,
+            f"{side} shared biases, mean": jnp.mean(shared),
+            f"{side} shared biases, spread": jnp.std(shared),
+            f"{side} shared biases, squares / variance": jnp.sum(shared**2)
+            / prior.shared_variance,
+            f"{side} shared biases x others": jnp.sum(shared[:, None] * own),
+            f"{side} shared biases x topic means": jnp.mean(shared) * jnp.mean(mean),
+            f"{side} shared biases x residual": jnp.sum(
+                residual * shared[getattr(data, side)[:NUM_RATINGS]]
+            ),
+        }
+    deviation = jnp.sum(own**2)
+    return found | {
         f"{side} bias variance": variance,
         f"{side} topic-mean variance": spread,
         f"{side} biases, mean": jnp.mean(bias),

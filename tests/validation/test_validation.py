@@ -95,6 +95,7 @@ def test_every_block_has_a_mutant():
         "factors",
         "topic means",
         "biases",
+        "shared biases",
         "topics",
         "table topics",
         "table counts",
