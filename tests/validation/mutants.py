@@ -841,15 +841,6 @@ ORDINAL = [
 
 MUTANTS = [*FRANCHISE, *FACTORS, *BIASES, *TOPICS, *SCALARS, *LEFT_OUT]
 MUTANTS += [*ORDINAL, *SHARED]
-    *FRANCHISE,
-    *FACTORS,
-    *BIASES,
-    *TOPICS,
-    *SCALARS,
-    *LEFT_OUT,
-    *ORDINAL,
-    *SHARED,
-]
 
 
 def numbers_of(member):
