@@ -84,6 +84,10 @@ SETTINGS = {
     "IM3F, ordinal, truncation 6": lambda d: _im3f(
         d, likelihood="ordinal", max_user_topics=6, max_item_topics=6
     ),
+    "IM3F, ordinal": lambda d: _im3f(d, likelihood="ordinal", **_tables(1.0)),
+    "IM3F, ordinal, shared biases": lambda d: _im3f(
+        d, likelihood="ordinal", **SHARED, **_tables(1.0)
+    ),
     "M3F(1,1)": lambda d: _m3f(d, 1, 1),
     "M3F(2,2), shared biases": lambda d: _m3f(d, **SHARED),
     "IM3F, shared biases, table concentration 1": lambda d: _im3f(

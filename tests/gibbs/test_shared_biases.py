@@ -603,6 +603,7 @@ def test_zeros_make_the_model_of_the_paper():
 # --- the sweep, and the franchise ---------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_second_sweep_and_new_numbers_compile_nothing():
     # One side has no topics, concentrations are fixed: half the time to compile.
     spec = dataclasses.replace(

@@ -31,6 +31,7 @@ def with_room(num_topics, max_tables, **more):
     return dataclasses.replace(MODEL, user_topic_prior=prior)
 
 
+@pytest.mark.slow
 def test_draws_do_not_depend_on_room(monkeypatch):
     """A sweep that overflows is discarded, and run again in more room."""
     settings = {"init": "prior", "num_warmup": 4, "num_samples": 36}
