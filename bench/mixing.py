@@ -44,6 +44,7 @@ MODELS = {
         user_table_concentration=10.0, item_table_concentration=10.0
     ),
     "IM3F, rating variance 0.7": lambda: _im3f(rating_variance=0.7),
+    "IM3F, ordinal": lambda: _im3f(likelihood="ordinal"),
 }
 
 
