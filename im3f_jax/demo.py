@@ -34,10 +34,6 @@ SIZES = {
 SWEEPS = {"num_warmup": 200, "num_samples": 300}
 QUICK_SIZES = {**SIZES, "num_users": 150, "num_items": 100, "num_ratings": 5_000}
 QUICK_SWEEPS = {"num_warmup": 20, "num_samples": 20}
-# Moods as distinct as these are found from a scattered start, where the superfluous
-# topics merge; and from factors that have not been fitted yet, which would have spent
-# themselves on the moods.
-START = {"init": "prior", "start_topics": 6}
 LONGER_WARMUP = 3
 
 _HEADER = (
@@ -109,7 +105,6 @@ def run_demo(*, seed: int = 0, quick: bool = False, show=print) -> list[DemoRow]
         options = dict(sweeps)
         if model.num_user_topics:
             options["num_warmup"] *= LONGER_WARMUP
-            options |= START
         posterior = model.fit(
             train, test=test, seed=seed, progress=False, track_train=False, **options
         )
