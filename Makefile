@@ -16,6 +16,12 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check --log $(LOG) 
 # (and an old pip, which cannot constrain a build, does not matter).
 BUILD := setuptools
 
+PYTEST = $(BIN)/python -m pytest $(if $(SLOW),,-m "not slow")
+# In two processes: each compiled program takes memory mappings, of which Linux allows
+# 65,530 a process (vm.max_map_count), and the compiler crashes when they run out.
+KERNEL_TESTS := $(addprefix tests/,data gibbs numerics posterior validation)
+OTHER_TESTS := tests/inference tests/model $(wildcard tests/test_*.py)
+
 .PHONY: help demo test validate lint bench clean constraints
 .DEFAULT_GOAL := help
 
@@ -65,7 +71,7 @@ demo: $(VENV)/.base
 
 test: $(VENV)/.dev
 	@echo "Running the tests$(if $(SLOW),, (without the slow ones: make test SLOW=1))"
-	@$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow") $(ARGS)
+	@$(if $(ARGS),$(PYTEST) $(ARGS),$(PYTEST) $(KERNEL_TESTS) && $(PYTEST) $(OTHER_TESTS))
 
 validate: $(VENV)/.dev
 	@echo "Running: python -m tests.validation $(ARGS)"
