@@ -33,6 +33,8 @@ _PUBLIC = {
     "IsotropicNormal": "im3f_jax.model.factor_prior",
     "TopicNormal": "im3f_jax.model.bias_prior",
     "SharedNormal": "im3f_jax.model.bias_prior",
+    "GammaNoise": "im3f_jax.model.noise",
+    "ConstantNoise": "im3f_jax.model.noise",
     # pure functions, for those who compose
     "gibbs_sweep": "im3f_jax.gibbs.sweep",
     "init_state": "im3f_jax.gibbs.init",

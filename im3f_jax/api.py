@@ -29,6 +29,7 @@ from im3f_jax.inference.warm_start import fit_map
 from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
 from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
 from im3f_jax.model.likelihood import Gaussian, Ordinal
+from im3f_jax.model.noise import ConstantNoise, GammaNoise
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import (
     ModelSpec,
@@ -48,6 +49,7 @@ logger = logging.getLogger(__name__)
 Variance = float | InverseGamma | None
 Concentration = float | Gamma
 Likelihood = str | Gaussian | Ordinal
+NoiseShape = float | Gamma | None
 MAP_STEPS = 300
 MAX_TOPICS = 64
 
@@ -263,6 +265,9 @@ def BPMF(
     global_bias: float | None = None,
     factor_prior: NormalWishart | IsotropicNormal | None = None,
     likelihood: Likelihood = "gaussian",
+    user_noise_shape: NoiseShape = math.inf,
+    item_noise_shape: NoiseShape = math.inf,
+    degrees_of_freedom: float = math.inf,
 ) -> Model:
     """Bayesian probabilistic matrix factorisation: the family without topics.
 
@@ -275,6 +280,7 @@ def BPMF(
         _likelihood(likelihood, rating_variance, rating_variance_floor),
         global_bias,
         factor_prior,
+        _noise(user_noise_shape, item_noise_shape, degrees_of_freedom),
     )
 
 
@@ -308,6 +314,7 @@ def PMF(
         Gaussian(rating_variance),
         global_bias,
         IsotropicNormal(factor_precision),
+        {},
     )
     model = dataclasses.replace(model, estimate="map")
     validate(model)
@@ -332,6 +339,9 @@ def M3F(
     global_bias: float | None = None,
     factor_prior: NormalWishart | IsotropicNormal | None = None,
     likelihood: Likelihood = "gaussian",
+    user_noise_shape: NoiseShape = math.inf,
+    item_noise_shape: NoiseShape = math.inf,
+    degrees_of_freedom: float = math.inf,
 ) -> Model:
     """Mixed membership matrix factorisation with topic-indexed biases, M3F-TIB.
 
@@ -354,6 +364,7 @@ def M3F(
         _likelihood(likelihood, rating_variance, rating_variance_floor),
         global_bias,
         factor_prior,
+        _noise(user_noise_shape, item_noise_shape, degrees_of_freedom),
         _biases(
             user_bias_variance, item_topic_mean_variance, user_shared_bias_variance
         ),
@@ -384,6 +395,9 @@ def IM3F(
     global_bias: float | None = None,
     factor_prior: NormalWishart | IsotropicNormal | None = None,
     likelihood: Likelihood = "gaussian",
+    user_noise_shape: NoiseShape = math.inf,
+    item_noise_shape: NoiseShape = math.inf,
+    degrees_of_freedom: float = math.inf,
 ) -> Model:
     """Infinite mixed membership matrix factorisation.
 
@@ -429,6 +443,14 @@ def IM3F(
         stars and counts with few levels (see `Ordinal`), whose latent ratings then have
         the noise variance 1, in units of whose root factors and biases are given. Or
         one of these components: ``Ordinal(levels=(1, 2, 3, 4, 5))``.
+    user_noise_shape, item_noise_shape
+        Noise that differs between users, between items: the variance of a rating is
+        sigma^2 / (p_u q_j), each relative precision a gamma of mean 1 and this shape
+        (`GammaNoise`). Infinity, the default, is the paper's constant noise; None
+        samples the shape; or a number, or a `Gamma` prior.
+    degrees_of_freedom
+        Of Student's t for the noise of single ratings, a number; infinity, the
+        default, is the normal.
 
     Raises
     ------
@@ -446,6 +468,7 @@ def IM3F(
         _likelihood(likelihood, rating_variance, rating_variance_floor),
         global_bias,
         factor_prior,
+        _noise(user_noise_shape, item_noise_shape, degrees_of_freedom),
         _biases(
             user_bias_variance, item_topic_mean_variance, user_shared_bias_variance
         ),
@@ -462,6 +485,7 @@ def _model(
     likelihood,
     global_bias,
     factor_prior,
+    noise,
     user_bias=None,
     item_bias=None,
 ) -> Model:
@@ -474,9 +498,30 @@ def _model(
         user_topic_prior=user_topics,
         item_topic_prior=item_topics,
         global_bias=global_bias,
+        **noise,
     )
     validate(model)
     return model
+
+
+def _noise(user: NoiseShape, item: NoiseShape, degrees: float) -> dict:
+    """Make the spec's noise components; an infinite shape is constant noise."""
+
+    def component(shape):
+        number = isinstance(shape, Real) and not isinstance(shape, bool)
+        return ConstantNoise() if number and shape == math.inf else GammaNoise(shape)
+
+    number = isinstance(degrees, Real) and not isinstance(degrees, bool)
+    if not number or not degrees > 0:
+        raise InputError(
+            f"degrees_of_freedom is {degrees!r}, but must be a positive number; "
+            "infinity is the normal."
+        )
+    return {
+        "user_noise": component(user),
+        "item_noise": component(item),
+        "rating_noise": component(degrees / 2),
+    }
 
 
 def _likelihood(

@@ -73,6 +73,9 @@ _SPEC_OPTIONS = [
     ("item_shared_bias_variance", _number, _TOPICS, "of what an item's biases share"),
     ("user_topic_mean_variance", float, _TOPICS, "of the means of user topics"),
     ("item_topic_mean_variance", float, _TOPICS, "of the means of item topics"),
+    ("user_noise_shape", _number, _SAMPLED, "of precisions by user; inf: constant"),
+    ("item_noise_shape", _number, _SAMPLED, "of precisions by item; inf: constant"),
+    ("degrees_of_freedom", float, _SAMPLED, "of Student's t noise; inf: normal"),
     ("global_bias", float, _ALL, "fixed at this number instead of the training mean"),
 ]
 

@@ -45,8 +45,11 @@ __all__ = [
 class BiasStatistics(NamedTuple):
     """Sums over the ratings of each (row, topic) cell."""
 
-    count: Array  # n, int32, shape (rows, K)
+    count: Array  # int32, shape (rows, K)
     total: Array  # sum of residuals without this side's bias, shape (rows, K)
+    # n, the sum of the relative precisions, which then also weight the residuals, shape
+    # (rows, K); None where all are 1 and n is the count.
+    precision: Array | None = None
 
 
 class VarianceParameters(NamedTuple):
@@ -71,12 +74,21 @@ class SharedMeanParameters(NamedTuple):
 
 
 def bias_statistics(
-    residual: Array, valid: Array, row: Array, topic: Array, shape: tuple[int, int]
+    residual: Array,
+    valid: Array,
+    row: Array,
+    topic: Array,
+    shape: tuple[int, int],
+    precision: Array | None = None,
 ) -> BiasStatistics:
     """Count and sum the ratings of each cell; the only pass over the ratings."""
+    total = residual if precision is None else precision * residual
     return BiasStatistics(
         count=count_by_cell(valid, row, topic, shape),
-        total=sum_by_cell(jnp.where(valid, residual, 0), row, topic, shape),
+        total=sum_by_cell(jnp.where(valid, total, 0), row, topic, shape),
+        precision=None
+        if precision is None
+        else sum_by_cell(jnp.where(valid, precision, 0), row, topic, shape),
     )
 
 
@@ -120,8 +132,7 @@ def conditional_topic_means(
     mu_k has precision 1 / tau^2 + sum_cells w, w = 1 / (sigma_0^2 + sigma^2 / n).
     Written without 1 / tau^2, so that tau^2 = 0 gives c_0. Shape (K,).
     """
-    dtype = statistics.total.dtype
-    count = statistics.count.astype(dtype)
+    count = _number(statistics)
     # w = n / (n sigma_0^2 + sigma^2): 0 in an empty cell, and w x mean residual =
     # total / (n sigma_0^2 + sigma^2).
     spread = count * variance + rating_variance
@@ -228,9 +239,7 @@ def conditional_biases(
     sigma_0^2 sigma^2 / (sigma^2 + n sigma_0^2): the paper's conditional of c_u^i, with
     prior mean mu_k in place of c_0, written so that sigma_0^2 = 0 gives mu_k.
     """
-    spread = (
-        statistics.count.astype(statistics.total.dtype) * variance + rating_variance
-    )
+    spread = _number(statistics) * variance + rating_variance
     return NormalParameters(
         mean=(rating_variance * topic_mean[None] + variance * statistics.total)
         / spread,
@@ -323,9 +332,8 @@ def resample_biases(
         )
         noise = standard_normal(more_keys[1], shared.shape, dtype)
         shared = parts.mean + jnp.sqrt(parts.variance) * noise
-        count = statistics.count.astype(dtype)
         statistics = statistics._replace(
-            total=statistics.total - count * shared[:, None]
+            total=statistics.total - _number(statistics) * shared[:, None]
         )
     else:
         means = conditional_topic_means(
@@ -343,6 +351,13 @@ def resample_biases(
     return bias, BiasPriorState(topic_mean, variance, spread, shared, shared_variance)
 
 
+def _number(statistics: BiasStatistics) -> Array:
+    """Ratings of each cell as the noise counts them: n, shape (rows, K)."""
+    if statistics.precision is None:
+        return statistics.count.astype(statistics.total.dtype)
+    return statistics.precision
+
+
 def _weigh(
     statistics: BiasStatistics, mean: Array, variance: Array, rating_variance: Array
 ) -> tuple[Array, Array]:
@@ -351,7 +366,7 @@ def _weigh(
     n / (n sigma_0^2 + sigma^2) and sum (x - mean) / (n sigma_0^2 + sigma^2), both 0 in
     an empty cell; `mean` is a scalar or has shape (K,).
     """
-    count = statistics.count.astype(statistics.total.dtype)
+    count = _number(statistics)
     spread = count * variance + rating_variance
     mean = jnp.broadcast_to(mean, count.shape[1:])[None]
     return count / spread, (statistics.total - count * mean) / spread

@@ -38,7 +38,12 @@ class CutPointDensity(NamedTuple):
 
 
 def conditional_cut_points(
-    likelihood: Ordinal, cut_points: Array, level: Array, mean: Array, valid: Array
+    likelihood: Ordinal,
+    cut_points: Array,
+    level: Array,
+    mean: Array,
+    valid: Array,
+    root: Array | None = None,
 ) -> CutPointDensity:
     """Log density of g given the means, and its derivatives.
 
@@ -46,7 +51,8 @@ def conditional_cut_points(
     the bounds a_n = g_{l-1} - mean_n and b_n = g_l - mean_n of the rating's level. With
     p = phi(b) / D and q = phi(a) / D a rating adds p to the gradient at its upper cut
     point and -q at its lower one; to the precision p (b + p) and q (q - a), and -p q
-    between them. Log-concave, its precision tridiagonal.
+    between them. Log-concave, its precision tridiagonal. With relative precisions of
+    the noise, bounds and derivatives are multiplied by their square roots.
 
     Parameters
     ----------
@@ -60,8 +66,10 @@ def conditional_cut_points(
         Of the latent ratings, shape (N,).
     valid
         False for padding, bool, shape (N,).
+    root
+        Square root of each rating's relative precision, shape (N,); None: all 1.
     """
-    low, high = bounds_of_levels(level, mean, cut_points)
+    low, high = bounds_of_levels(level, mean, cut_points, root)
     # Stored: the compiler would repeat them in each of the sums.
     log_mass = lax.optimization_barrier(log_normal_interval(low, high))
     upper, lower = lax.optimization_barrier(
@@ -76,6 +84,8 @@ def conditional_cut_points(
             upper * lower,
         ]
     )
+    if root is not None:
+        terms = terms * jnp.stack([root, root, root**2, root**2, root**2])
     num_levels = len(likelihood.levels)
     sums = sums_by_bin(terms, jnp.where(valid, level, num_levels), num_levels)
     prior = 1 / jnp.asarray(likelihood.cut_scale, mean.dtype) ** 2
@@ -95,6 +105,7 @@ def resample_cut_points(
     level: Array,
     mean: Array,
     valid: Array,
+    root: Array | None = None,
 ) -> tuple[Array, Array]:
     """Move the cut points by Metropolis steps that leave their conditional as it is.
 
@@ -108,7 +119,7 @@ def resample_cut_points(
     ----------
     key
         A typed key.
-    likelihood, cut_points, level, mean, valid
+    likelihood, cut_points, level, mean, valid, root
         As in `conditional_cut_points`.
 
     Returns
@@ -118,7 +129,7 @@ def resample_cut_points(
         1 or 0.
     """
     joint_key, even_key, odd_key = jax.random.split(key, 3)
-    given = likelihood, level, mean, valid
+    given = likelihood, level, mean, valid, root
     cut_points, accepted = _move_all(joint_key, cut_points, given)
 
     def move_each(cut_points):
@@ -132,8 +143,8 @@ def resample_cut_points(
 
 
 def _density(cut_points, given) -> CutPointDensity:
-    likelihood, level, mean, valid = given
-    return conditional_cut_points(likelihood, cut_points, level, mean, valid)
+    likelihood, level, mean, valid, root = given
+    return conditional_cut_points(likelihood, cut_points, level, mean, valid, root)
 
 
 def _apart(cut_points: Array) -> Array:
@@ -201,7 +212,7 @@ def _log_t(value: Array, centre: Array, root: Array) -> Array:
 
 def _move_some(key: Array, cut_points: Array, first: int, given) -> Array:
     """Move every other cut point: given the rest they are independent."""
-    likelihood, level, _, _ = given
+    likelihood, level, *_ = given
     draw_key, accept_key = jax.random.split(key)
     end = jnp.full(1, OPEN_END, cut_points.dtype)
     below = jnp.concatenate([-end, cut_points[:-1]])

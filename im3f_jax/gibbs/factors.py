@@ -27,13 +27,15 @@ def conditional_factors(
     other_factors: Array,
     rating_variance: Array,
     blocks: RowBlocks,
+    precision: Array | None = None,
 ) -> FactorParameters:
     """Full conditional of a side's factors given the other side's.
 
     P_u = Lambda + sum_j b_j b_j' / sigma^2 and
     h_u = Lambda mu + sum_j b_j x_uj / sigma^2 over the row's ratings, with
     x_uj = r_uj - chi_0 - c_u[zM] - d_j[zU] (the paper's conditionals of a_u and b_j;
-    the covariance of b_j is its own (Lambda_j^M*)^-1, misprinted there).
+    the covariance of b_j is its own (Lambda_j^M*)^-1, misprinted there). With relative
+    precisions each term of both sums is multiplied by its rating's.
 
     Parameters
     ----------
@@ -48,11 +50,14 @@ def conditional_factors(
         sigma^2, scalar.
     blocks
         This side's ratings, row by row.
+    precision
+        Relative precision of each rating's noise, shape (N,); None: all 1.
     """
     num_batches = blocks.batch_start.shape[0] - 1
+    root = None if precision is None else jnp.sqrt(precision)
     parts = lax.map(
         lambda batch: _batch_parameters(
-            prior, residual, other_factors, rating_variance, blocks, batch
+            prior, residual, other_factors, rating_variance, blocks, root, batch
         ),
         jnp.arange(num_batches),
     )
@@ -67,6 +72,7 @@ def resample_factors(
     rating_variance: Array,
     blocks: RowBlocks,
     num_rows: Array,
+    precision: Array | None = None,
 ) -> Array:
     """Draw a side's factors from `conditional_factors`, shape (rows, D).
 
@@ -77,11 +83,12 @@ def resample_factors(
     dim = other_factors.shape[1]
     rows = blocks.rows
     noise = standard_normal(key, (rows, dim), other_factors.dtype)
+    root = None if precision is None else jnp.sqrt(precision)
 
     def draw(batch_and_noise):
         batch, noise = batch_and_noise
         linear, precision = _batch_parameters(
-            prior, residual, other_factors, rating_variance, blocks, batch
+            prior, residual, other_factors, rating_variance, blocks, root, batch
         )
         return draw_gaussians(precision, linear, noise)
 
@@ -99,6 +106,7 @@ def _batch_parameters(
     other_factors: Array,
     rating_variance: Array,
     blocks: RowBlocks,
+    root: Array | None,
     batch: Array,
 ) -> FactorParameters:
     """Natural parameters of one batch of rows, summed group by group."""
@@ -109,9 +117,12 @@ def _batch_parameters(
     def add_group(group, sums):
         gram, linear = sums
         row = blocks.row[group]
-        products, cross = weighted_moments(
-            other_factors[blocks.other[group]], residual[blocks.position[group]]
-        )
+        vectors = other_factors[blocks.other[group]]
+        x = residual[blocks.position[group]]
+        if root is not None:  # the square root of the precisions, on both sides
+            scale = root[blocks.position[group]]
+            vectors, x = vectors * scale[..., None], x * scale
+        products, cross = weighted_moments(vectors, x)
         return (
             gram.at[row].add(products, mode="drop"),
             linear.at[row].add(cross, mode="drop"),

@@ -11,6 +11,7 @@ from im3f_jax.data.layout import RatingLayout
 from im3f_jax.gibbs.state import (
     BiasPriorState,
     FactorPriorState,
+    NoiseState,
     Seating,
     State,
     TopicWeights,
@@ -19,6 +20,7 @@ from im3f_jax.gibbs.sweep import resample_topic_weights
 from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
 from im3f_jax.model.factor_prior import NormalWishart
 from im3f_jax.model.likelihood import Ordinal
+from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.scalars import start_value
 from im3f_jax.model.spec import ModelSpec
 from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet
@@ -128,7 +130,21 @@ def init_state(
         else jnp.asarray(spec.likelihood.variance, dtype),
         global_bias=jnp.asarray(spec.global_bias, dtype),
         cut_points=start_response(spec.likelihood, data)[1],
+        noise=_noise(spec, data),
     )
+
+
+def _noise(spec: ModelSpec, data: RatingLayout) -> NoiseState:
+    """Start with relative precisions of 1, and shapes where their prior expects them."""
+    dtype, fields = data.rating.dtype, {}
+    for side, rows in (("user", data.user_rows), ("item", data.item_rows)):
+        prior = getattr(spec, f"{side}_noise")
+        if isinstance(prior, GammaNoise):
+            fields[side] = jnp.ones(rows, dtype)
+            fields[f"{side}_shape"] = jnp.asarray(start_value(prior.shape), dtype)
+    if isinstance(spec.rating_noise, GammaNoise):
+        fields["rating"] = jnp.ones(data.rating.shape, dtype)
+    return NoiseState(**fields)
 
 
 @singledispatch

@@ -7,6 +7,7 @@ from jax import Array
 __all__ = [
     "BiasPriorState",
     "FactorPriorState",
+    "NoiseState",
     "Seating",
     "State",
     "SweepInfo",
@@ -54,6 +55,16 @@ class TopicWeights(NamedTuple):
     seating: Seating | None = None  # of the Chinese restaurant franchise only
 
 
+class NoiseState(NamedTuple):
+    """Relative precisions of the ratings' noise; None where they are constant."""
+
+    user: Array | None = None  # p, shape (num_users,)
+    item: Array | None = None  # q, shape (num_items,)
+    rating: Array | None = None  # w, shape (N,)
+    user_shape: Array | None = None  # of the gamma prior of p, scalar
+    item_shape: Array | None = None
+
+
 class State(NamedTuple):
     """One draw of everything. Rows of padding are carried along and mean nothing.
 
@@ -76,6 +87,7 @@ class State(NamedTuple):
     rating_variance: Array  # sigma^2, squared rating scale, scalar
     global_bias: Array  # chi_0, rating scale, scalar
     cut_points: Array  # of the ordinal likelihood, increasing, (L - 1,); Gaussian: (0,)
+    noise: NoiseState = NoiseState()
 
 
 class SweepInfo(NamedTuple):
@@ -99,4 +111,6 @@ class SweepInfo(NamedTuple):
     item_dish_concentration: Array
     user_table_concentration: Array
     item_table_concentration: Array
+    user_noise_shape: Array  # infinite where all users' ratings are as noisy
+    item_noise_shape: Array
     cut_points_accepted: Array  # 1 where the joint move was, else 0; Gaussian: 1

@@ -20,14 +20,26 @@ from im3f_jax.gibbs.factor_prior import resample_factor_prior
 from im3f_jax.gibbs.factors import resample_factors
 from im3f_jax.gibbs.global_weights import resample_global_weights
 from im3f_jax.gibbs.latent_ratings import resample_latent_ratings
+from im3f_jax.gibbs.noise import (
+    ShapeStatistics,
+    resample_precisions,
+    resample_shape,
+)
 from im3f_jax.gibbs.rating_variance import resample_rating_variance
 from im3f_jax.gibbs.row_weights import resample_row_weights
-from im3f_jax.gibbs.state import BiasPriorState, State, SweepInfo, TopicWeights
+from im3f_jax.gibbs.state import (
+    BiasPriorState,
+    NoiseState,
+    State,
+    SweepInfo,
+    TopicWeights,
+)
 from im3f_jax.gibbs.table_counts import resample_table_counts
 from im3f_jax.gibbs.table_topics import resample_table_topics, table_room
 from im3f_jax.gibbs.topics import resample_topics
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.log_joint import log_joint
+from im3f_jax.model.noise import GammaNoise, precision_of_ratings
 from im3f_jax.model.scalars import Gamma
 from im3f_jax.model.spec import ModelSpec
 from im3f_jax.model.topic_prior import (
@@ -38,7 +50,7 @@ from im3f_jax.model.topic_prior import (
     tables_of_dishes,
 )
 from im3f_jax.numerics.linalg import dots_of_pairs
-from im3f_jax.numerics.reductions import count_by_cell
+from im3f_jax.numerics.reductions import count_by_cell, sum_by_cell
 
 __all__ = ["gibbs_sweep", "resample_topic_weights"]
 
@@ -53,7 +65,7 @@ def gibbs_sweep(
     latent ratings, which the other blocks read in the place of the ratings. Factor
     priors, user factors, item factors; item topics, user topics (rating by rating, then
     table by table) and both sides' weights; user
-    biases, item biases; rating variance. The factors' inner products are computed once,
+    biases, item biases; rating variance; relative precisions of the noise. The factors' inner products are computed once,
     after the factors. A side without topics, or with one, skips the blocks that have
     nothing to draw.
 
@@ -73,17 +85,25 @@ def gibbs_sweep(
     tuple
         The state after, and its label-free scalars.
     """
-    *keys, response_key = jax.random.split(key, 14)
+    *keys, response_key, noise_key = jax.random.split(key, 15)
     keys = iter(keys)
     room = table_room(data.rating.shape[0])
     valid = jnp.arange(data.rating.shape[0], dtype=jnp.int32) < data.num_ratings
     users, items = state.user_bias.shape, state.item_bias.shape
 
+    precision = precision_of_ratings(state.noise, data.user, data.item)
+
     # Ratings, or what stands for them, given all else.
     user_part = _selected(state.user_bias, data.user, state.item_topic_of_rating)
     item_part = _selected(state.item_bias, data.item, state.user_topic_of_rating)
     rating, cut_points, accepted = _resample_response(
-        spec.likelihood, response_key, state, data, valid, user_part + item_part
+        spec.likelihood,
+        response_key,
+        state,
+        data,
+        valid,
+        user_part + item_part,
+        None if precision is None else jnp.sqrt(precision),
     )
     response = rating - state.global_bias
 
@@ -103,6 +123,7 @@ def gibbs_sweep(
         state.rating_variance,
         data.user_blocks,
         data.num_users,
+        precision,
     )
     item_factors = resample_factors(
         next(keys),
@@ -112,6 +133,7 @@ def gibbs_sweep(
         state.rating_variance,
         data.item_blocks,
         data.num_items,
+        precision,
     )
 
     # Topics, given factors and biases; then their weights.
@@ -151,6 +173,7 @@ def gibbs_sweep(
             state.user_bias,
             state.rating_variance,
             data.chunk,
+            precision,
         )
         item_topic = resample_table_topics(
             next(keys),
@@ -164,6 +187,7 @@ def gibbs_sweep(
             data.num_ratings,
             data.chunk,
             room,
+            precision,
         )
         user_part = _selected(state.user_bias, data.user, item_topic)
     if isinstance(spec.user_topic_prior, CRF):
@@ -194,6 +218,7 @@ def gibbs_sweep(
             state.item_bias,
             state.rating_variance,
             data.chunk,
+            precision,
         )
         user_topic = resample_table_topics(
             next(keys),
@@ -207,6 +232,7 @@ def gibbs_sweep(
             data.num_ratings,
             data.chunk,
             room,
+            precision,
         )
         item_part = _selected(state.item_bias, data.item, user_topic)
     user_counts = count_by_cell(
@@ -225,7 +251,9 @@ def gibbs_sweep(
     # Biases, given factors and topics.
     user_key, item_key = next(keys), next(keys)
     if users[1]:
-        statistics = bias_statistics(x - item_part, valid, data.user, item_topic, users)
+        statistics = bias_statistics(
+            x - item_part, valid, data.user, item_topic, users, precision
+        )
         user_bias, user_bias_prior = resample_biases(
             user_key,
             spec.user_bias_prior,
@@ -237,7 +265,9 @@ def gibbs_sweep(
         )
         user_part = _selected(user_bias, data.user, item_topic)
     if items[1]:
-        statistics = bias_statistics(x - user_part, valid, data.item, user_topic, items)
+        statistics = bias_statistics(
+            x - user_part, valid, data.item, user_topic, items, precision
+        )
         item_bias, item_bias_prior = resample_biases(
             item_key,
             spec.item_bias_prior,
@@ -250,13 +280,17 @@ def gibbs_sweep(
         item_part = _selected(item_bias, data.item, user_topic)
 
     residual = jnp.where(valid, x - user_part - item_part, 0)
-    squared_error = jnp.sum(residual**2)
+    squares = residual**2
+    weighted = squares if precision is None else precision * squares
     rating_variance = resample_rating_variance(
         next(keys),
         spec.likelihood,
         state.rating_variance,
-        squared_error,
+        jnp.sum(weighted),
         data.num_ratings,
+    )
+    noise = _resample_noise(
+        spec, noise_key, state.noise, data, squares / rating_variance
     )
 
     state = State(
@@ -275,13 +309,14 @@ def gibbs_sweep(
         rating_variance=rating_variance,
         global_bias=state.global_bias,
         cut_points=cut_points,
+        noise=noise,
     )
     info = _describe(
         state,
         spec,
         data,
         rating - residual,
-        squared_error,
+        squares,
         user_counts,
         item_counts,
         accepted,
@@ -290,7 +325,9 @@ def gibbs_sweep(
 
 
 @singledispatch
-def _resample_response(likelihood, key, state: State, data, valid, parts: Array):
+def _resample_response(
+    likelihood, key, state: State, data, valid, parts: Array, root: Array | None
+):
     """Give what the other blocks explain, cut points, and if they were moved.
 
     The ratings themselves; under the ordinal likelihood their latents.
@@ -299,16 +336,16 @@ def _resample_response(likelihood, key, state: State, data, valid, parts: Array)
 
 
 @_resample_response.register
-def _(likelihood: Ordinal, key, state, data, valid, parts):
+def _(likelihood: Ordinal, key, state, data, valid, parts, root):
     cut_key, latent_key = jax.random.split(key)
     mean = (state.global_bias + parts) + dots_of_pairs(
         state.user_factors, state.item_factors, data.user, data.item, data.chunk
     )
     level = likelihood.level_of(data.rating)
     cut_points, accepted = resample_cut_points(
-        cut_key, likelihood, state.cut_points, level, mean, valid
+        cut_key, likelihood, state.cut_points, level, mean, valid, root
     )
-    latent = resample_latent_ratings(latent_key, level, mean, cut_points)
+    latent = resample_latent_ratings(latent_key, level, mean, cut_points, root)
     return latent, cut_points, accepted
 
 
@@ -398,6 +435,59 @@ def _(prior: CRF, key, weights, counts, num_ratings):
     return TopicWeights(log_theta, log_pi, beta, gamma, weights.seating)
 
 
+def _resample_noise(
+    spec: ModelSpec, key: Array, noise: NoiseState, data: RatingLayout, squares: Array
+) -> NoiseState:
+    """Draw the relative precisions that are not constant, one kind after another.
+
+    `squares` are squared residuals over the rating variance, 0 in padding.
+    """
+    valid = jnp.arange(data.rating.shape[0], dtype=jnp.int32) < data.num_ratings
+    one, keys = jnp.ones((), squares.dtype), iter(jax.random.split(key, 5))
+    sides = (
+        ("user", spec.user_noise, data.user, data.user_rows, data.num_users),
+        ("item", spec.item_noise, data.item, data.item_rows, data.num_items),
+    )
+    for side, prior, row, rows, number in sides:
+        draw_key, shape_key = next(keys), next(keys)
+        if not isinstance(prior, GammaNoise):
+            continue
+        others = precision_of_ratings(
+            noise._replace(**{side: None}), data.user, data.item
+        )
+        error = squares if others is None else others * squares
+        column, cells = jnp.zeros_like(row), (rows, 1)
+        shape = getattr(noise, f"{side}_shape")
+        drawn = resample_precisions(
+            draw_key,
+            shape,
+            count_by_cell(valid, row, column, cells)[:, 0],
+            sum_by_cell(error, row, column, cells)[:, 0],
+            one,
+        )
+        if isinstance(prior.shape, Gamma):
+            rated = jnp.arange(rows, dtype=jnp.int32) < number
+            excess = jnp.where(rated, drawn - 1 - jnp.log(drawn), 0)
+            shape = resample_shape(
+                shape_key,
+                prior.shape,
+                shape,
+                ShapeStatistics(number.astype(drawn.dtype), jnp.sum(excess)),
+            )
+        noise = noise._replace(**{side: drawn, f"{side}_shape": shape})
+    if isinstance(spec.rating_noise, GammaNoise):
+        others = precision_of_ratings(noise._replace(rating=None), data.user, data.item)
+        drawn = resample_precisions(
+            next(keys),
+            spec.rating_noise.shape,
+            valid.astype(jnp.int32),
+            squares if others is None else others * squares,
+            one,
+        )
+        noise = noise._replace(rating=drawn)
+    return noise
+
+
 def _selected(bias: Array, row: Array, topic: Array) -> Array:
     """Select each rating's bias by its topic, shape (N,); 0 where there are none."""
     if not bias.shape[1]:
@@ -410,14 +500,17 @@ def _describe(
     spec: ModelSpec,
     data: RatingLayout,
     mean: Array,
-    squared_error: Array,
+    squares: Array,
     user_counts: Array,
     item_counts: Array,
     accepted: Array,
 ) -> SweepInfo:
-    dtype = squared_error.dtype
+    dtype = squares.dtype
+    squared_error = jnp.sum(squares)
+    precision = precision_of_ratings(state.noise, data.user, data.item)
+    weighted = squared_error if precision is None else jnp.sum(precision * squares)
     log_joint_now = log_joint(
-        state, spec, data, squared_error, (user_counts, item_counts), mean
+        state, spec, data, weighted, (user_counts, item_counts), mean
     )
     if isinstance(spec.likelihood, Ordinal):  # on the scale of the ratings themselves
         expected = spec.likelihood.expected_rating(mean, state.cut_points)
@@ -444,6 +537,8 @@ def _describe(
         item_dish_concentration=state.item_topic_weights.dish_concentration,
         user_table_concentration=state.user_topic_weights.table_concentration,
         item_table_concentration=state.item_topic_weights.table_concentration,
+        user_noise_shape=_shape_or_infinite(state.noise.user_shape, dtype),
+        item_noise_shape=_shape_or_infinite(state.noise.item_shape, dtype),
         cut_points_accepted=accepted,
     )
 
@@ -452,6 +547,10 @@ def _shared_variance(prior: BiasPriorState) -> Array:
     if prior.shared_variance is None:
         return jnp.zeros_like(prior.variance)
     return prior.shared_variance
+
+
+def _shape_or_infinite(shape: Array | None, dtype) -> Array:
+    return jnp.full((), jnp.inf, dtype) if shape is None else shape
 
 
 def _occupied(counts: Array, dtype) -> tuple[Array, Array]:

@@ -37,8 +37,8 @@ def conditional_table_topics(
     Parameters
     ----------
     fit
-        Sum over the table's ratings of x_n^2 - (x_n - bias[k])^2, squared rating
-        scale, shape (tables, K); x_n is the residual without the bias that the topic
+        Sum over the table's ratings of x_n^2 - (x_n - bias[k])^2 (times their relative
+        precisions), squared rating scale, shape (tables, K); x_n is the residual without the bias that the topic
         selects.
     log_global_weights
         log pi, shape (K,).
@@ -65,6 +65,7 @@ def resample_table_topics(
     num_ratings: Array,
     chunk: int,
     room: int,
+    precision: Array | None = None,
 ) -> Array:
     """Seat the ratings of a side, draw the tables' topics, and return the ratings'.
 
@@ -73,7 +74,7 @@ def resample_table_topics(
 
     Parameters
     ----------
-    residual, weight_row, bias_row, bias, rating_variance, chunk
+    residual, weight_row, bias_row, bias, rating_variance, chunk, precision
         As in `resample_topics`.
     topic
         Current topics, int32, shape (N,).
@@ -111,12 +112,17 @@ def resample_table_topics(
     table = jnp.where(valid, (number[founder] - 1 + turn) % total, room)
 
     def add(fit, part):
-        x, row, table = part
+        x, row, table, precision = part
         b = bias[row]
-        return add_by_row(fit, b * (2 * x[:, None] - b), table), None
+        gain = b * (2 * x[:, None] - b)
+        if precision is not None:
+            gain = gain * precision[:, None]
+        return add_by_row(fit, gain, table), None
 
     # In the order of their cells, so that a table's sums stay in the cache.
-    parts = tuple(x[order].reshape(-1, chunk) for x in (residual, bias_row, table))
+    parts = jax.tree.map(
+        lambda x: x[order].reshape(-1, chunk), (residual, bias_row, table, precision)
+    )
     fit, _ = lax.scan(add, jnp.zeros((room, bias.shape[1]), dtype), parts)
     drawn = invert_weights(
         conditional_table_topics(fit, log_pi, rating_variance),

@@ -1,5 +1,6 @@
 """Block: the topics of all ratings on one side, given those on the other."""
 
+import jax
 from jax import Array, lax
 
 from im3f_jax.numerics.random import invert_weights, standard_uniform
@@ -14,6 +15,7 @@ def conditional_topics(
     log_row_weights: Array,
     bias: Array,
     rating_variance: Array,
+    precision: Array | None = None,
 ) -> Array:
     """Full conditional of the topics of ratings on one side, unnormalised.
 
@@ -34,6 +36,9 @@ def conditional_topics(
         Rating scale, shape (other rows, K).
     rating_variance
         sigma^2, scalar.
+    precision
+        Relative precision of each rating's noise, shape (n,), by which its misfit is
+        multiplied; None: all 1.
 
     Returns
     -------
@@ -41,7 +46,10 @@ def conditional_topics(
         Log probabilities up to a constant a rating, shape (n, K).
     """
     misfit = residual[:, None] - bias[bias_row]
-    return log_row_weights[weight_row] - 0.5 / rating_variance * misfit**2
+    half = 0.5 / rating_variance
+    if precision is not None:
+        half = half * precision[:, None]
+    return log_row_weights[weight_row] - half * misfit**2
 
 
 def resample_topics(
@@ -53,6 +61,7 @@ def resample_topics(
     bias: Array,
     rating_variance: Array,
     chunk: int,
+    precision: Array | None = None,
 ) -> Array:
     """Draw topics from `conditional_topics`, int32, shape (N,).
 
@@ -62,13 +71,20 @@ def resample_topics(
     uniform = standard_uniform(key, residual.shape, residual.dtype)
 
     def draw(part):
-        residual, weight_row, bias_row, uniform = part
+        residual, weight_row, bias_row, uniform, precision = part
         log_weights = conditional_topics(
-            residual, weight_row, bias_row, log_row_weights, bias, rating_variance
+            residual,
+            weight_row,
+            bias_row,
+            log_row_weights,
+            bias,
+            rating_variance,
+            precision,
         )
         return invert_weights(log_weights, uniform)
 
-    parts = tuple(
-        x.reshape(-1, chunk) for x in (residual, weight_row, bias_row, uniform)
+    parts = jax.tree.map(
+        lambda x: x.reshape(-1, chunk),
+        (residual, weight_row, bias_row, uniform, precision),
     )
     return lax.map(draw, parts).reshape(-1)

@@ -2,22 +2,32 @@
 
 The mean of a rating over its topics, chi_0 + a_u . b_j + sum_k theta_M[j, k] c_u[k] +
 sum_i theta_U[u, i] d_j[i], is chi_0 plus the inner product of a vector of the user,
-[a_u, c_u, theta_U[u]], with a vector of the item, [b_j, theta_M[j], d_j].
+[a_u, c_u, theta_U[u]], with a vector of the item, [b_j, theta_M[j], d_j]. Where the
+noise differs between users or items, relative precisions stand at the end, p_u beside a
+0 of the item and a 0 of the user beside q_j: they add nothing to the product.
 """
+
+from collections.abc import Callable
+from functools import partial
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.scipy.special import ndtr
 
 from im3f_jax.data.layout import RatingLayout
 from im3f_jax.gibbs.state import State
 from im3f_jax.model.likelihood import Ordinal
+from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.spec import ModelSpec
+from im3f_jax.numerics.special import HALF_LOG_TWO_PI, log_student, student_cdf
 
 __all__ = [
     "TOPICS",
     "expected_ratings",
+    "feature_width",
     "largest_weights",
     "mixture_of_pairs",
+    "noise_of_pairs",
     "prediction_features",
 ]
 
@@ -25,17 +35,28 @@ __all__ = [
 TOPICS = 8
 
 
+def feature_width(spec: ModelSpec) -> int:
+    """Numbers in the vector of a user or an item."""
+    topics = spec.num_item_topics + spec.num_user_topics
+    return spec.latent_dim + topics + 2 * _noise_differs(spec)
+
+
+def _noise_differs(spec: ModelSpec) -> bool:
+    """Whether the noise has a scale of each user, or of each item."""
+    return any(isinstance(n, GammaNoise) for n in (spec.user_noise, spec.item_noise))
+
+
 def prediction_features(state: State, data: RatingLayout) -> tuple[Array, Array]:
     """User and item vectors of a draw.
 
     The first row of padding holds what the prior expects of a new row: mu for the
-    factors, the topic means for the biases, pi for the weights.
+    factors, the topic means for the biases, pi for the weights, 1 for the precision.
 
     Returns
     -------
     tuple of Array
-        Shapes (user rows, F) and (item rows, F), F = latent_dim + item topics + user
-        topics.
+        Shapes (user rows, F) and (item rows, F), with F = latent_dim + item topics +
+        user topics, and 2 more where the noise differs.
     """
     user_weights, item_weights = state.user_topic_weights, state.item_topic_weights
     new_user = jnp.concatenate(
@@ -60,7 +81,18 @@ def prediction_features(state: State, data: RatingLayout) -> tuple[Array, Array]
         [state.item_factors, jnp.exp(item_weights.log_row_weights), state.item_bias],
         axis=1,
     )
-    return user.at[data.num_users].set(new_user), item.at[data.num_items].set(new_item)
+    user = user.at[data.num_users].set(new_user)
+    item = item.at[data.num_items].set(new_item)
+    noise = state.noise
+    if noise.user is None and noise.item is None:
+        return user, item
+    nothing_u, nothing_i = jnp.zeros_like(user[:, :1]), jnp.zeros_like(item[:, :1])
+    by_user = nothing_u + 1 if noise.user is None else noise.user[:, None]
+    by_item = nothing_i + 1 if noise.item is None else noise.item[:, None]
+    return (
+        jnp.concatenate([user, by_user.at[data.num_users].set(1), nothing_u], axis=1),
+        jnp.concatenate([item, nothing_i, by_item.at[data.num_items].set(1)], axis=1),
+    )
 
 
 def largest_weights(
@@ -79,7 +111,8 @@ def largest_weights(
             return weights, jnp.broadcast_to(index, weights.shape)
         return lax.top_k(weights, TOPICS)
 
-    user_weights = users[:, dim + num_item_topics :]
+    start = dim + num_item_topics
+    user_weights = users[:, start : start + spec.num_user_topics]
     return largest(user_weights), largest(items[:, dim : dim + num_item_topics])
 
 
@@ -128,6 +161,33 @@ def mixture_of_pairs(
     return mean, weight
 
 
+def noise_of_pairs(
+    users: Array, items: Array, spec: ModelSpec, user: Array, item: Array
+) -> tuple[Array | None, Callable[[Array], Array], Callable[[Array], Array]]:
+    """Give what the noise of pairs' ratings is like, in a draw.
+
+    Parameters
+    ----------
+    users, items, spec, user, item
+        As in `mixture_of_pairs`.
+
+    Returns
+    -------
+    tuple
+        The square root of the relative precision that users and items give, shape
+        (n, 1, 1), or None where it is 1; the distribution function of the noise in its
+        own units; and the log of its density: normal, or Student's t where single
+        ratings have precisions (these summed out).
+    """
+    root = None
+    if _noise_differs(spec):
+        root = jnp.sqrt(users[user, -2] * items[item, -1])[:, None, None]
+    if not isinstance(spec.rating_noise, GammaNoise):
+        return root, ndtr, lambda x: -0.5 * x**2 - HALF_LOG_TWO_PI
+    degrees = 2 * spec.rating_noise.shape
+    return root, partial(student_cdf, degrees), partial(log_student, degrees)
+
+
 def expected_ratings(
     features: tuple[Array, Array],
     spec: ModelSpec,
@@ -147,7 +207,8 @@ def expected_ratings(
 
     def one_chunk(pair):
         mean, weight = mixture_of_pairs(*features, largest, spec, global_bias, *pair)
-        rating = spec.likelihood.expected_rating(mean, cut_points)
+        root, cdf, _ = noise_of_pairs(*features, spec, *pair)
+        rating = spec.likelihood.expected_rating(mean, cut_points, root, cdf)
         return jnp.sum(weight * rating, axis=(1, 2)) / jnp.sum(weight, axis=(1, 2))
 
     pairs = user.reshape(-1, chunk), item.reshape(-1, chunk)

@@ -2,7 +2,9 @@
 
 from im3f_jax.data.layout import RatingLayout
 from im3f_jax.gibbs.table_topics import table_room
+from im3f_jax.inference.features import feature_width
 from im3f_jax.model.likelihood import Ordinal
+from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.spec import ModelSpec
 from im3f_jax.model.topic_prior import CRF, NoTopics
 
@@ -23,7 +25,8 @@ def estimate_memory(
     restaurant franchise adds its seats (customers and dish of each table, before,
     during and after), eight numbers a rating for its orders and sums, and the noise of
     a chunk; it is estimated in the room that it starts with. The ordinal likelihood
-    adds twelve floats a rating: bounds, probabilities and what is summed of them.
+    adds twelve floats a rating: bounds, probabilities and what is summed of them; noise
+    that differs adds six: precisions, their roots, and what they multiply.
 
     Parameters
     ----------
@@ -93,6 +96,9 @@ def estimate_memory(
                 + 8 * word * num_ratings
                 + 3 * word * layout.chunk * choices
             )
+    noises = spec.user_noise, spec.item_noise, spec.rating_noise
+    if any(isinstance(noise, GammaNoise) for noise in noises):
+        parts["noise"] = num_chains * 6 * word * num_ratings
     if isinstance(spec.likelihood, Ordinal):
         parts["latent ratings"] = num_chains * num_ratings * 12 * word
     return parts | {"total": sum(parts.values())}
@@ -101,9 +107,10 @@ def estimate_memory(
 def estimate_draw_bytes(spec: ModelSpec, num_users: int, num_items: int) -> int:
     """Bytes of one kept draw on the host: float32 vectors of all users and items.
 
-    4 (num_users + num_items + 2) (latent_dim + item topics + user topics).
+    4 (num_users + num_items + 2) (latent_dim + item topics + user topics, and 2 more
+    where the noise differs between users or items).
     """
-    width = spec.latent_dim + spec.num_item_topics + spec.num_user_topics
+    width = feature_width(spec)
     return 4 * (num_users + num_items + 2) * width
 
 

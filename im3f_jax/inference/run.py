@@ -18,7 +18,11 @@ from im3f_jax.gibbs.crf import NO_DISH_FREE, NO_TABLE_FREE, enlarge
 from im3f_jax.gibbs.init import START_VARIANCE, init_state, start_response
 from im3f_jax.gibbs.state import State, SweepInfo
 from im3f_jax.gibbs.sweep import gibbs_sweep
-from im3f_jax.inference.features import expected_ratings, prediction_features
+from im3f_jax.inference.features import (
+    expected_ratings,
+    feature_width,
+    prediction_features,
+)
 from im3f_jax.inference.warm_start import fit_map
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.scalars import InverseGamma
@@ -354,7 +358,7 @@ def _empty_draws(
     spec: ModelSpec, data: RatingLayout, num_chains: int, num_kept: int
 ) -> Draws:
     """Room on the host for all kept draws, once; memory that nothing fills is free."""
-    width = spec.latent_dim + spec.num_item_topics + spec.num_user_topics
+    width = feature_width(spec)
     shape = num_chains, num_kept
     return Draws(
         user_features=np.empty((*shape, int(data.num_users) + 1, width), np.float32),
@@ -483,8 +487,7 @@ class _Loop:
         return jax.device_put(carry, self.device)
 
     def _empty_features(self) -> tuple[Array, Array]:
-        spec, data = self.spec, self.data
-        width = spec.latent_dim + spec.num_item_topics + spec.num_user_topics
+        data, width = self.data, feature_width(self.spec)
         return (
             jnp.zeros((data.user_rows, width), data.rating.dtype),
             jnp.zeros((data.item_rows, width), data.rating.dtype),

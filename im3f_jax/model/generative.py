@@ -25,6 +25,7 @@ from im3f_jax.errors import InputError
 from im3f_jax.model.bias_prior import SharedNormal
 from im3f_jax.model.factor_prior import NormalWishart
 from im3f_jax.model.likelihood import Ordinal
+from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.prior import prior_rows
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import ModelSpec
@@ -138,12 +139,22 @@ def model_of_rows(
         item_bias = _biases(
             "item", "user", spec.item_bias_prior, spec.num_user_topics, items
         )
-        respond = _response(spec.likelihood)
+        by_user = _precisions("user", spec.user_noise, users)
+        by_item = _precisions("item", spec.item_noise, items)
         mean = spec.global_bias + jnp.sum(
             user_factors[user] * item_factors[item], axis=-1
         )
         # A plate and a site must not share a name.
-        with numpyro.plate("rows_of_ratings", len(user)):
+        pairs = numpyro.plate("rows_of_ratings", len(user))
+        precision = jnp.ones(len(user))
+        for part in (
+            None if by_user is None else by_user[user],
+            None if by_item is None else by_item[item],
+            _precisions("rating", spec.rating_noise, pairs),
+        ):
+            precision = precision if part is None else precision * part
+        respond = _response(spec.likelihood, jnp.sqrt(precision))
+        with pairs:
             if topics == "marginal":
                 likelihood = _mixture(
                     mean,
@@ -187,15 +198,36 @@ def _number(name: str, prior) -> Array:
             return numpyro.deterministic(name, jnp.asarray(prior, float))
 
 
-def _response(likelihood) -> Callable[[Array], dist.Distribution]:
-    """Draw what all ratings share; give the distribution of ratings by their means."""
+def _precisions(side: str, prior, rows) -> Array | None:
+    """Draw relative precisions, mean 1, shape (rows,); None where they are constant."""
+    if not isinstance(prior, GammaNoise):
+        return None
+    shape = _number(f"{side}_noise_shape", prior.shape)
+    with rows:
+        return jnp.asarray(
+            numpyro.sample(f"{side}_precision", dist.Gamma(shape, shape))
+        )
+
+
+def _response(likelihood, root: Array) -> Callable[[Array], dist.Distribution]:
+    """Draw what all ratings share; give the distribution of ratings by their means.
+
+    `root` are square roots of relative precisions, shape (N,); means may have one more
+    axis.
+    """
     spread = jnp.sqrt(_rating_variance(likelihood))
+
+    def like(mean):
+        return root.reshape(root.shape + (1,) * (mean.ndim - 1))
+
     if not isinstance(likelihood, Ordinal):
-        return lambda mean: dist.Normal(mean, spread)
+        return lambda mean: dist.Normal(mean, spread / like(mean))
     cuts = numpyro.sample(
         "cut_points", SortedNormals(likelihood.cut_scale, len(likelihood.levels) - 1)
     )
-    return lambda mean: dist.Categorical(logits=_log_levels(cuts - mean[..., None]))
+    return lambda mean: dist.Categorical(
+        logits=_log_levels((cuts - mean[..., None]) * like(mean)[..., None])
+    )
 
 
 def _log_levels(bounds: Array) -> Array:

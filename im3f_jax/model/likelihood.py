@@ -1,6 +1,7 @@
 """Likelihoods: how a rating arises from its mean."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -16,6 +17,10 @@ __all__ = ["OPEN_END", "Gaussian", "Ordinal", "bounds_of_levels"]
 # Stands for infinity as the outer bound of the outermost levels: its square is finite
 # in float32, and no normal gets there.
 OPEN_END = 1e4
+
+
+def _normal_cdf(x: Array) -> Array:
+    return 0.5 + 0.5 * jax.lax.erf(math.sqrt(0.5) * x)
 
 
 @jax.tree_util.register_dataclass
@@ -94,16 +99,24 @@ class Ordinal:
             level = level + (rating > 0.5 * (low + high)).astype(jnp.int32)
         return level
 
-    def expected_rating(self, mean: Array, cut_points: Array) -> Array:
+    def expected_rating(
+        self,
+        mean: Array,
+        cut_points: Array,
+        root: Array | None = None,
+        cdf: Callable[[Array], Array] = _normal_cdf,
+    ) -> Array:
         """Mean of ratings whose latents have these means, rating scale, any shape.
 
-        r_1 + sum_l (r_{l+1} - r_l) Phi(mean - g_l): the sum of levels times their
-        probabilities, by parts.
+        r_1 + sum_l (r_{l+1} - r_l) F(mean - g_l): the sum of levels times their
+        probabilities, by parts. F is the distribution function of the noise, `cdf`, in
+        units of 1 / root, which broadcasts with the means; None: all 1.
         """
         total = jnp.full_like(mean, self.levels[0])
         pairs = zip(self.levels, self.levels[1:], strict=False)
         for k, (low, high) in enumerate(pairs):
-            reached = 0.5 + 0.5 * jax.lax.erf(math.sqrt(0.5) * (mean - cut_points[k]))
+            beyond = mean - cut_points[k]
+            reached = cdf(beyond if root is None else beyond * root)
             total = total + (high - low) * reached
         return total
 
@@ -117,7 +130,12 @@ class Ordinal:
         return jnp.where(increase, density, -jnp.inf)
 
     def log_density(
-        self, rating: Array, mean: Array, valid: Array, cut_points: Array
+        self,
+        rating: Array,
+        mean: Array,
+        valid: Array,
+        cut_points: Array,
+        root: Array | None = None,
     ) -> Array:
         """Log density of all ratings and of the cut points, the latents summed out.
 
@@ -133,16 +151,20 @@ class Ordinal:
             False for padding, bool, shape (N,).
         cut_points
             Shape (L - 1,).
+        root
+            As in `bounds_of_levels`.
         """
-        bounds = bounds_of_levels(self.level_of(rating), mean, cut_points)
+        bounds = bounds_of_levels(self.level_of(rating), mean, cut_points, root)
         each = jnp.where(valid, log_normal_interval(*bounds), 0)
         return jnp.sum(each) + self.log_prior(cut_points)
 
 
 def bounds_of_levels(
-    level: Array, mean: Array, cut_points: Array
+    level: Array, mean: Array, cut_points: Array, root: Array | None = None
 ) -> tuple[Array, Array]:
-    """Bounds of each rating's latent less its mean, open ends at OPEN_END.
+    """Bounds of each rating's latent less its mean, in units of its noise.
+
+    Open ends at OPEN_END.
 
     Parameters
     ----------
@@ -152,15 +174,19 @@ def bounds_of_levels(
         Shape (N,).
     cut_points
         Shape (L - 1,).
+    root
+        Square root of each rating's relative precision, shape (N,); None: all 1.
 
     Returns
     -------
     tuple of Array
-        g_{l-1} - mean and g_l - mean, shape (N,).
+        g_{l-1} - mean and g_l - mean, times the root, shape (N,).
     """
     last = cut_points.shape[0] - 1
     low = cut_points[jnp.maximum(level - 1, 0)] - mean
     high = cut_points[jnp.minimum(level, last)] - mean
+    if root is not None:
+        low, high = low * root, high * root
     return (
         jnp.where(level == 0, -OPEN_END, low),
         jnp.where(level > last, OPEN_END, high),

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from im3f_jax.model.likelihood import Ordinal
+from im3f_jax.model.noise import precision_of_ratings
 from im3f_jax.model.topic_prior import (
     CRF,
     log_density_of_rows,
@@ -44,7 +45,8 @@ def log_joint(
     data
         A `data.layout.RatingLayout`.
     squared_error
-        Sum of squared residuals over the ratings, where the caller has it already.
+        Sum of squared residuals (times their relative precisions) over the ratings,
+        where the caller has it already.
     topic_counts
         Ratings in each (row, topic) cell, of users and of items, int32. Given, the
         row weights are summed out; the weights of unused topics, which carry no
@@ -59,18 +61,35 @@ def log_joint(
         Scalar.
     """
     valid = jnp.arange(data.rating.shape[0], dtype=jnp.int32) < data.num_ratings
+    precision = precision_of_ratings(state.noise, data.user, data.item)
     if isinstance(spec.likelihood, Ordinal):
         mean = mean_of_ratings(state, data) if mean is None else mean
-        total = spec.likelihood.log_density(data.rating, mean, valid, state.cut_points)
+        root = None if precision is None else jnp.sqrt(precision)
+        total = spec.likelihood.log_density(
+            data.rating, mean, valid, state.cut_points, root
+        )
     else:
         if squared_error is None:
-            residual = data.rating - mean_of_ratings(state, data)
-            squared_error = jnp.sum(jnp.where(valid, residual**2, 0))
+            squares = (data.rating - mean_of_ratings(state, data)) ** 2
+            if precision is not None:
+                squares = precision * squares
+            squared_error = jnp.sum(jnp.where(valid, squares, 0))
         total = spec.likelihood.log_density(
             squared_error, data.num_ratings, state.rating_variance
         )
+        if precision is not None:
+            total += 0.5 * jnp.sum(jnp.where(valid, jnp.log(precision), 0))
     users = jnp.arange(data.user_rows, dtype=jnp.int32) < data.num_users
     items = jnp.arange(data.item_rows, dtype=jnp.int32) < data.num_items
+    noise = state.noise
+    for each, rows, prior, shape in (
+        (noise.user, users, spec.user_noise, noise.user_shape),
+        (noise.item, items, spec.item_noise, noise.item_shape),
+        (noise.rating, valid, spec.rating_noise, None),
+    ):
+        if each is not None:
+            shape = jnp.asarray(prior.shape, each.dtype) if shape is None else shape
+            total += prior.log_density(each, rows, shape)
     for factors, rows, prior in (
         (state.user_factors, users, state.user_factor_prior),
         (state.item_factors, items, state.item_factor_prior),

@@ -19,6 +19,7 @@ from im3f_jax.errors import InputError
 from im3f_jax.model.bias_prior import SharedNormal
 from im3f_jax.model.factor_prior import NormalWishart
 from im3f_jax.model.likelihood import Ordinal
+from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import ModelSpec, resolve, validate
 from im3f_jax.model.topic_prior import HDP, FiniteDirichlet, NoTopics
@@ -189,7 +190,9 @@ def draw_prior(
         `{side}_topic_mean_variance`: `user_topic_mean` holds the means of user_bias,
         one for each item topic; under a `SharedNormal` also `{side}_shared_bias`
         (rows,), which `{side}_bias` contains, and `{side}_shared_bias_variance`. Then
-        `rating_variance`, `mean` (N,) and `ratings` (N,), rating scale. Under the
+        `rating_variance`; where the noise is not constant, relative precisions
+        `{side}_precision` (rows,) and `rating_precision` (N,), and their
+        `{side}_noise_shape` and `rating_noise_shape`; `mean` (N,) and `ratings` (N,), rating scale. Under the
         ordinal likelihood also `cut_points` (L - 1,), on the scale of the latent
         ratings, as is `mean`.
     """
@@ -253,6 +256,18 @@ def draw_prior(
 
     draw["rating_variance"] = _rating_variance(next(keys), spec.likelihood, dtype)
     noise = jax.random.normal(next(keys), mean.shape, dtype)
+    for name, prior, number, of_rating in (
+        ("user", spec.user_noise, num_users, row_of["user"]),
+        ("item", spec.item_noise, num_items, row_of["item"]),
+        ("rating", spec.rating_noise, len(mean), slice(None)),
+    ):
+        if not isinstance(prior, GammaNoise):
+            continue
+        shape = _positive(next(keys), prior.shape, dtype)
+        gammas = jax.random.gamma(next(keys), shape, (number,), dtype)
+        draw[f"{name}_precision"] = precision = gammas / shape
+        draw[f"{name}_noise_shape"] = shape
+        noise = noise / jnp.sqrt(precision[of_rating])
     draw["mean"] = mean.astype(dtype)
     draw["ratings"] = draw["mean"] + jnp.sqrt(draw["rating_variance"]) * noise
     if isinstance(spec.likelihood, Ordinal):

@@ -17,6 +17,7 @@ from im3f_jax.errors import InputError
 from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
 from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
 from im3f_jax.model.likelihood import Gaussian, Ordinal
+from im3f_jax.model.noise import ConstantNoise, GammaNoise
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet, NoTopics
 
@@ -52,6 +53,8 @@ class ModelSpec:
         Prior of item_bias, (num_items, user topics), and of the means of user topics.
     user_topic_prior, item_topic_prior
         Priors of the topics (moods of users, contexts of items).
+    user_noise, item_noise, rating_noise
+        Priors of the relative precisions of the noise; constant in the paper.
     global_bias
         chi_0, rating scale; None is the mean of the training ratings. 0 under the
         ordinal likelihood, where "rating scale" is that of the latent ratings.
@@ -66,6 +69,9 @@ class ModelSpec:
     item_bias_prior: TopicNormal = TopicNormal()
     user_topic_prior: NoTopics | FiniteDirichlet | HDP | CRF = NoTopics()
     item_topic_prior: NoTopics | FiniteDirichlet | HDP | CRF = NoTopics()
+    user_noise: ConstantNoise | GammaNoise = ConstantNoise()
+    item_noise: ConstantNoise | GammaNoise = ConstantNoise()
+    rating_noise: ConstantNoise | GammaNoise = ConstantNoise()
     global_bias: float | None = None
     estimate: str = field(default="posterior", metadata={"static": True})
 
@@ -134,6 +140,24 @@ def validate(spec: ModelSpec) -> None:
             f"factor_prior is {prior!r}, but must be a NormalWishart or an "
             "IsotropicNormal."
         )
+    for name, noise, sampled in (
+        ("user_noise_shape", spec.user_noise, Gamma),
+        ("item_noise_shape", spec.item_noise, Gamma),
+        ("half of degrees_of_freedom", spec.rating_noise, None),
+    ):
+        if isinstance(noise, ConstantNoise):
+            continue
+        _optional(name, noise.shape, prior=sampled)
+        if noise.shape is None and sampled is None:
+            raise InputError("degrees_of_freedom is None, but must be a number.")
+        if has_franchise(spec):
+            raise InputError(
+                "A CRF takes ratings of one noise variance: leave user_noise_shape, "
+                "item_noise_shape and degrees_of_freedom as they are, or use topics="
+                "'weak_limit'."
+            )
+        if spec.estimate == "map":
+            raise InputError("PMF takes ratings of one noise variance: use BPMF.")
     # A side's bias is indexed by the other side's topics, and mu_i of a USER topic is
     # the mean of ITEM biases.
     sides = (
@@ -321,6 +345,11 @@ def resolve(
             topic_mean_variance=default(prior.topic_mean_variance, 0.1 * variance),
         )
 
+    def noise(prior: ConstantNoise | GammaNoise) -> ConstantNoise | GammaNoise:
+        if isinstance(prior, ConstantNoise):
+            return prior
+        return GammaNoise(default(prior.shape, NOISE_SHAPE))
+
     if isinstance(spec.factor_prior, NormalWishart):
         factors = dataclasses.replace(
             spec.factor_prior,
@@ -349,6 +378,9 @@ def resolve(
         item_bias_prior=bias(spec.item_bias_prior),
         user_topic_prior=spec.user_topic_prior,
         item_topic_prior=spec.item_topic_prior,
+        user_noise=noise(spec.user_noise),
+        item_noise=noise(spec.item_noise),
+        rating_noise=spec.rating_noise,
         global_bias=default(spec.global_bias, mean),
         estimate=spec.estimate,
     )
@@ -377,3 +409,6 @@ BIAS_VARIANCE_SHAPE = 3.0
 BIAS_VARIANCE_SCALE = 0.1
 # That of the part of a row's biases common to all topics: twice as large.
 SHARED_VARIANCE_SCALE = 0.2
+# The default prior of the shape of relative precisions: mean 10, that is precisions
+# that differ by a third, with room for 1 and for 30.
+NOISE_SHAPE = Gamma(2.0, 0.2)

@@ -2,9 +2,16 @@
 
 import jax.numpy as jnp
 from jax import Array
-from jax.scipy.special import log_ndtr
+from jax.scipy.special import betainc, log_ndtr
 
-__all__ = ["log_gamma_function", "log_mills_ratio", "log_normal_interval"]
+__all__ = [
+    "log_gamma_function",
+    "log_less_digamma",
+    "log_mills_ratio",
+    "log_normal_interval",
+    "log_student",
+    "student_cdf",
+]
 
 SHIFT = 8
 
@@ -30,6 +37,24 @@ def log_gamma_function(x: Array) -> Array:
         1 / 12 - r2 * (1 / 360 - r2 * (1 / 1260 - r2 * (1 / 1680 - r2 * (1 / 1188))))
     )
     return (z - 0.5) * jnp.log(z) - z + HALF_LOG_TWO_PI + series - jnp.log(product)
+
+
+def log_less_digamma(x: Array) -> Array:
+    """Log x - digamma(x) for x > 0, between 1 / (2 x) and 1 / x.
+
+    The asymptotic series at x, or at x + 8 and brought back by the recurrence, so that
+    nothing cancels where x is large. Relative error below 1e-11 in float64; below 2e-6
+    in float32 at x above 8, 2e-5 elsewhere.
+    """
+    small = x < SHIFT
+    z = jnp.where(small, x + SHIFT, x)
+    r = 1 / z
+    r2 = r * r
+    series = 0.5 * r + r2 * (
+        1 / 12 - r2 * (1 / 120 - r2 * (1 / 252 - r2 * (1 / 240 - r2 * (1 / 132))))
+    )
+    back = sum(1 / jnp.where(small, x + k, 1) for k in range(SHIFT))
+    return series + jnp.where(small, back - jnp.log(z / jnp.where(small, x, z)), 0)
 
 
 def log_normal_interval(low: Array, high: Array) -> Array:
@@ -61,6 +86,23 @@ def log_normal_interval(low: Array, high: Array) -> Array:
     below, upto = log_ndtr(jnp.where(narrow, -1, a)), log_ndtr(b)
     ratio = jnp.minimum(below - upto, -jnp.finfo(a.dtype).tiny)
     return jnp.where(narrow, at_middle, upto + jnp.log(-jnp.expm1(ratio)))
+
+
+def log_student(degrees: Array, x: Array) -> Array:
+    """Log density of Student's t with so many degrees of freedom, in nats."""
+    half = 0.5 * degrees
+    return (
+        log_gamma_function(half + 0.5)
+        - log_gamma_function(half)
+        - 0.5 * jnp.log(jnp.pi * degrees)
+        - (half + 0.5) * jnp.log1p(x**2 / degrees)
+    )
+
+
+def student_cdf(degrees: Array, x: Array) -> Array:
+    """Distribution function of Student's t, from the tail in which x lies."""
+    tail = 0.5 * betainc(0.5 * degrees, 0.5, degrees / (degrees + x**2))
+    return jnp.where(x < 0, tail, 1 - tail)
 
 
 def log_mills_ratio(x: Array) -> Array:

@@ -7,9 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.scipy.special import ndtr
 
-from im3f_jax.inference.features import TOPICS, largest_weights, mixture_of_pairs
+from im3f_jax.inference.features import (
+    TOPICS,
+    largest_weights,
+    mixture_of_pairs,
+    noise_of_pairs,
+)
 from im3f_jax.inference.run import Draws
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.spec import ModelSpec
@@ -75,6 +79,8 @@ def log_score(
     is the probability of the rating's level (bounds as in `midpoints`), nats a rating;
     without, the density, comparable only among models of the same continuous scale. An
     ordinal model has its own levels, and its cut points for bounds, with sigma = 1.
+    Where the noise differs between users or items, sigma^2 is that of the pair; where
+    it differs between ratings, Student's t stands for the normal.
 
     Parameters
     ----------
@@ -198,9 +204,10 @@ def _probabilities(users, items, global_bias, variance, edges, pairs, spec):
     def one_chunk(pair):
         mean, weight = mixture_of_pairs(users, items, largest, spec, global_bias, *pair)
         kept = jnp.sum(weight, axis=(1, 2))
+        root, cdf, _ = noise_of_pairs(users, items, spec, *pair)
+        scale = 1 / jnp.sqrt(variance) if root is None else root / jnp.sqrt(variance)
         upto = [
-            jnp.sum(weight * ndtr((edge - mean) / jnp.sqrt(variance)), axis=(1, 2))
-            for edge in edges
+            jnp.sum(weight * cdf((edge - mean) * scale), axis=(1, 2)) for edge in edges
         ]
         upto = jnp.stack([jnp.zeros_like(kept), *upto, kept])
         each = jnp.maximum(jnp.diff(upto, axis=0), 0) / kept[None]
@@ -226,16 +233,18 @@ def _score_draw(
     def score(pair):
         u, j, low, high = pair
         mean, weight = mixture_of_pairs(users, items, largest, spec, global_bias, u, j)
-        lower = (low[:, None, None] - mean) / deviation
+        root, cdf, log_density = noise_of_pairs(users, items, spec, u, j)
+        scale = 1 / deviation if root is None else root / deviation
+        lower = (low[:, None, None] - mean) * scale
         if density:
-            log_each = -0.5 * (lower**2 + jnp.log(2 * jnp.pi * variance))
+            log_each = log_density(lower) + jnp.log(scale)
         else:
-            upper = (high[:, None, None] - mean) / deviation
+            upper = (high[:, None, None] - mean) * scale
             # In the lower tail, where differences keep their digits.
             flip = lower > 0
             a, b = jnp.where(flip, -upper, lower), jnp.where(flip, -lower, upper)
             tiny = jnp.finfo(mean.dtype).tiny
-            log_each = jnp.log(jnp.maximum(ndtr(b) - ndtr(a), tiny))
+            log_each = jnp.log(jnp.maximum(cdf(b) - cdf(a), tiny))
         kept = jnp.sum(weight, axis=(1, 2))
         mixture = jax.nn.logsumexp(log_each, b=weight, axis=(1, 2))
         return mixture, jnp.maximum(1 - kept, 0)

@@ -12,7 +12,14 @@ from im3f_jax.data.ids import IdIndex
 from im3f_jax.data.ratings import Ratings
 from im3f_jax.errors import InputError
 from im3f_jax.inference.run import Draws
-from im3f_jax.model import bias_prior, factor_prior, likelihood, scalars, topic_prior
+from im3f_jax.model import (
+    bias_prior,
+    factor_prior,
+    likelihood,
+    noise,
+    scalars,
+    topic_prior,
+)
 from im3f_jax.model.spec import ModelSpec
 from im3f_jax.posterior.posterior import Posterior
 
@@ -31,6 +38,8 @@ _COMPONENTS = {
         factor_prior.NormalWishart,
         likelihood.Gaussian,
         likelihood.Ordinal,
+        noise.ConstantNoise,
+        noise.GammaNoise,
         scalars.Gamma,
         scalars.InverseGamma,
         topic_prior.CRF,
