@@ -38,6 +38,7 @@ def _tables(concentration):
 
 
 SHARED = dict.fromkeys(("user_shared_bias_variance", "item_shared_bias_variance"))
+NOISE = dict.fromkeys(("user_noise_shape", "item_noise_shape"))
 
 # name -> latent dimension -> model. Where the name does not say otherwise, the settings
 # of IM3F that were compared have truncation 16 and table concentrations 10.
@@ -97,6 +98,21 @@ SETTINGS = {
     "IM3F, shared biases, table concentration 100": lambda d: _im3f(
         d, **SHARED, **_tables(100.0)
     ),
+    "BPMF, ordinal, noise by user and item": lambda d: im3f.BPMF(
+        d, likelihood="ordinal", **NOISE
+    ),
+    "M3F(2,2), ordinal, noise by user and item": lambda d: _m3f(
+        d, likelihood="ordinal", **NOISE
+    ),
+    "IM3F, ordinal, noise by user and item": lambda d: _im3f(
+        d, likelihood="ordinal", **NOISE, **_tables(1.0)
+    ),
+    "IM3F, ordinal, shared biases, noise by user and item": lambda d: _im3f(
+        d, likelihood="ordinal", **SHARED, **NOISE, **_tables(1.0)
+    ),
+    "BPMF, noise by user and item": lambda d: im3f.BPMF(d, **NOISE),
+    "IM3F, noise by user and item": lambda d: _im3f(d, **NOISE),
+    "BPMF, Student's t": lambda d: im3f.BPMF(d, degrees_of_freedom=5.0),
 }
 REPORTED = ("BPMF", "M3F(2,1)", "IM3F")
 

@@ -512,10 +512,11 @@ def _noise(user: NoiseShape, item: NoiseShape, degrees: float) -> dict:
         return ConstantNoise() if number and shape == math.inf else GammaNoise(shape)
 
     number = isinstance(degrees, Real) and not isinstance(degrees, bool)
-    if not number or not degrees > 0:
+    # Finite in float32 too, or infinite; NaN is refused.
+    if not number or not (0 < degrees < 3e38 or degrees == math.inf):
         raise InputError(
-            f"degrees_of_freedom is {degrees!r}, but must be a positive number; "
-            "infinity is the normal."
+            f"degrees_of_freedom is {degrees!r}, but must be a positive number, or "
+            "infinite for the normal."
         )
     return {
         "user_noise": component(user),

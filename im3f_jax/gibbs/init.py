@@ -135,7 +135,7 @@ def init_state(
 
 
 def _noise(spec: ModelSpec, data: RatingLayout) -> NoiseState:
-    """Start with relative precisions of 1, and shapes where their prior expects them."""
+    """Start with relative precisions of 1, and shapes at the mean of their prior."""
     dtype, fields = data.rating.dtype, {}
     for side, rows in (("user", data.user_rows), ("item", data.item_rows)):
         prior = getattr(spec, f"{side}_noise")

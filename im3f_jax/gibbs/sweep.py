@@ -21,9 +21,9 @@ from im3f_jax.gibbs.factors import resample_factors
 from im3f_jax.gibbs.global_weights import resample_global_weights
 from im3f_jax.gibbs.latent_ratings import resample_latent_ratings
 from im3f_jax.gibbs.noise import (
-    ShapeStatistics,
     resample_precisions,
     resample_shape,
+    shape_statistics,
 )
 from im3f_jax.gibbs.rating_variance import resample_rating_variance
 from im3f_jax.gibbs.row_weights import resample_row_weights
@@ -64,8 +64,8 @@ def gibbs_sweep(
     Under the ordinal likelihood first cut points, the latent ratings summed out, and
     latent ratings, which the other blocks read in the place of the ratings. Factor
     priors, user factors, item factors; item topics, user topics (rating by rating, then
-    table by table) and both sides' weights; user
-    biases, item biases; rating variance; relative precisions of the noise. The factors' inner products are computed once,
+    table by table) and both sides' weights; user biases, item biases; rating variance;
+    relative precisions of the noise. The factors' inner products are computed once,
     after the factors. A side without topics, or with one, skips the blocks that have
     nothing to draw.
 
@@ -290,7 +290,7 @@ def gibbs_sweep(
         data.num_ratings,
     )
     noise = _resample_noise(
-        spec, noise_key, state.noise, data, squares / rating_variance
+        spec, noise_key, state.noise, data, squares, rating_variance
     )
 
     state = State(
@@ -436,14 +436,19 @@ def _(prior: CRF, key, weights, counts, num_ratings):
 
 
 def _resample_noise(
-    spec: ModelSpec, key: Array, noise: NoiseState, data: RatingLayout, squares: Array
+    spec: ModelSpec,
+    key: Array,
+    noise: NoiseState,
+    data: RatingLayout,
+    squares: Array,
+    rating_variance: Array,
 ) -> NoiseState:
     """Draw the relative precisions that are not constant, one kind after another.
 
-    `squares` are squared residuals over the rating variance, 0 in padding.
+    `squares` are squared residuals, 0 in padding, shape (N,).
     """
     valid = jnp.arange(data.rating.shape[0], dtype=jnp.int32) < data.num_ratings
-    one, keys = jnp.ones((), squares.dtype), iter(jax.random.split(key, 5))
+    keys = iter(jax.random.split(key, 5))
     sides = (
         ("user", spec.user_noise, data.user, data.user_rows, data.num_users),
         ("item", spec.item_noise, data.item, data.item_rows, data.num_items),
@@ -463,17 +468,12 @@ def _resample_noise(
             shape,
             count_by_cell(valid, row, column, cells)[:, 0],
             sum_by_cell(error, row, column, cells)[:, 0],
-            one,
+            rating_variance,
         )
         if isinstance(prior.shape, Gamma):
-            rated = jnp.arange(rows, dtype=jnp.int32) < number
-            excess = jnp.where(rated, drawn - 1 - jnp.log(drawn), 0)
-            shape = resample_shape(
-                shape_key,
-                prior.shape,
-                shape,
-                ShapeStatistics(number.astype(drawn.dtype), jnp.sum(excess)),
-            )
+            real = jnp.arange(rows, dtype=jnp.int32) < number
+            statistics = shape_statistics(drawn, real)
+            shape = resample_shape(shape_key, prior.shape, shape, statistics)
         noise = noise._replace(**{side: drawn, f"{side}_shape": shape})
     if isinstance(spec.rating_noise, GammaNoise):
         others = precision_of_ratings(noise._replace(rating=None), data.user, data.item)
@@ -482,7 +482,7 @@ def _resample_noise(
             spec.rating_noise.shape,
             valid.astype(jnp.int32),
             squares if others is None else others * squares,
-            one,
+            rating_variance,
         )
         noise = noise._replace(rating=drawn)
     return noise
@@ -513,7 +513,8 @@ def _describe(
         state, spec, data, weighted, (user_counts, item_counts), mean
     )
     if isinstance(spec.likelihood, Ordinal):  # on the scale of the ratings themselves
-        expected = spec.likelihood.expected_rating(mean, state.cut_points)
+        root = None if precision is None else jnp.sqrt(precision)
+        expected = spec.likelihood.expected_rating(mean, state.cut_points, root)
         valid = jnp.arange(mean.shape[0], dtype=jnp.int32) < data.num_ratings
         squared_error = jnp.sum(jnp.where(valid, (data.rating - expected) ** 2, 0))
     num_user_topics, effective_user_topics = _occupied(user_counts, dtype)

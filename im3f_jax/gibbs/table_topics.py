@@ -38,8 +38,8 @@ def conditional_table_topics(
     ----------
     fit
         Sum over the table's ratings of x_n^2 - (x_n - bias[k])^2 (times their relative
-        precisions), squared rating scale, shape (tables, K); x_n is the residual without the bias that the topic
-        selects.
+        precisions), squared rating scale, shape (tables, K); x_n is the residual
+        without the bias that the topic selects.
     log_global_weights
         log pi, shape (K,).
     rating_variance

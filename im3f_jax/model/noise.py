@@ -15,7 +15,12 @@ from jax import Array
 from im3f_jax.model.scalars import Gamma, log_prior
 from im3f_jax.numerics.special import log_gamma_function
 
-__all__ = ["ConstantNoise", "GammaNoise", "precision_of_ratings"]
+__all__ = ["LEAST_PRECISION", "ConstantNoise", "GammaNoise", "precision_of_ratings"]
+
+# Draws of precisions are not let below this, so that a product of three, its square
+# root and its inverse stay within float32. A row with a rating has a draw below it with
+# probability under 2e-5, whatever the shape (under 1e-9 from shape 1/2 on).
+LEAST_PRECISION = 1e-10
 
 
 @jax.tree_util.register_dataclass

@@ -19,7 +19,7 @@ from im3f_jax.errors import InputError
 from im3f_jax.model.bias_prior import SharedNormal
 from im3f_jax.model.factor_prior import NormalWishart
 from im3f_jax.model.likelihood import Ordinal
-from im3f_jax.model.noise import GammaNoise
+from im3f_jax.model.noise import LEAST_PRECISION, GammaNoise
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import ModelSpec, resolve, validate
 from im3f_jax.model.topic_prior import HDP, FiniteDirichlet, NoTopics
@@ -192,9 +192,9 @@ def draw_prior(
         (rows,), which `{side}_bias` contains, and `{side}_shared_bias_variance`. Then
         `rating_variance`; where the noise is not constant, relative precisions
         `{side}_precision` (rows,) and `rating_precision` (N,), and their
-        `{side}_noise_shape` and `rating_noise_shape`; `mean` (N,) and `ratings` (N,), rating scale. Under the
-        ordinal likelihood also `cut_points` (L - 1,), on the scale of the latent
-        ratings, as is `mean`.
+        `{side}_noise_shape` and `rating_noise_shape`; `mean` (N,) and `ratings` (N,),
+        rating scale. Under the ordinal likelihood also `cut_points` (L - 1,), on the
+        scale of the latent ratings, as is `mean`.
     """
     rows = {"user": num_users, "item": num_items}
     row_of = {"user": jnp.asarray(user), "item": jnp.asarray(item)}
@@ -265,7 +265,8 @@ def draw_prior(
             continue
         shape = _positive(next(keys), prior.shape, dtype)
         gammas = jax.random.gamma(next(keys), shape, (number,), dtype)
-        draw[f"{name}_precision"] = precision = gammas / shape
+        precision = jnp.maximum(gammas / shape, LEAST_PRECISION)
+        draw[f"{name}_precision"] = precision
         draw[f"{name}_noise_shape"] = shape
         noise = noise / jnp.sqrt(precision[of_rating])
     draw["mean"] = mean.astype(dtype)

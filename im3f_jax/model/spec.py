@@ -140,16 +140,22 @@ def validate(spec: ModelSpec) -> None:
             f"factor_prior is {prior!r}, but must be a NormalWishart or an "
             "IsotropicNormal."
         )
-    for name, noise, sampled in (
-        ("user_noise_shape", spec.user_noise, Gamma),
-        ("item_noise_shape", spec.item_noise, Gamma),
-        ("half of degrees_of_freedom", spec.rating_noise, None),
+    for field_name, name, sampled in (
+        ("user_noise", "user_noise_shape", Gamma),
+        ("item_noise", "item_noise_shape", Gamma),
+        ("rating_noise", "half of degrees_of_freedom", None),
     ):
+        noise = getattr(spec, field_name)
         if isinstance(noise, ConstantNoise):
             continue
+        if not isinstance(noise, GammaNoise):
+            raise InputError(
+                f"{field_name} is {noise!r}, but must be a ConstantNoise or a "
+                "GammaNoise."
+            )
         _optional(name, noise.shape, prior=sampled)
         if noise.shape is None and sampled is None:
-            raise InputError("degrees_of_freedom is None, but must be a number.")
+            raise InputError(f"{name} is None, but must be a number.")
         if has_franchise(spec):
             raise InputError(
                 "A CRF takes ratings of one noise variance: leave user_noise_shape, "

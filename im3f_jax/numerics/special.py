@@ -1,8 +1,8 @@
 """Special functions that stay exact where the textbook forms round or underflow."""
 
 import jax.numpy as jnp
-from jax import Array
-from jax.scipy.special import betainc, log_ndtr
+from jax import Array, lax
+from jax.scipy.special import betainc, log_ndtr, ndtr
 
 __all__ = [
     "log_gamma_function",
@@ -11,6 +11,7 @@ __all__ = [
     "log_normal_interval",
     "log_student",
     "student_cdf",
+    "trigamma_less_inverse",
 ]
 
 SHIFT = 8
@@ -43,8 +44,8 @@ def log_less_digamma(x: Array) -> Array:
     """Log x - digamma(x) for x > 0, between 1 / (2 x) and 1 / x.
 
     The asymptotic series at x, or at x + 8 and brought back by the recurrence, so that
-    nothing cancels where x is large. Relative error below 1e-11 in float64; below 2e-6
-    in float32 at x above 8, 2e-5 elsewhere.
+    nothing cancels where x is large. Relative error below 1e-11 in float64 and 4e-6 in
+    float32 (3e-7 at x above 8), from 1e-12 to 1e12.
     """
     small = x < SHIFT
     z = jnp.where(small, x + SHIFT, x)
@@ -55,6 +56,23 @@ def log_less_digamma(x: Array) -> Array:
     )
     back = sum(1 / jnp.where(small, x + k, 1) for k in range(SHIFT))
     return series + jnp.where(small, back - jnp.log(z / jnp.where(small, x, z)), 0)
+
+
+def trigamma_less_inverse(x: Array) -> Array:
+    """Trigamma(x) - 1 / x for x > 0, between 1 / (2 x^2) and 1 / x^2.
+
+    As `log_less_digamma`, whose derivative it is but for the sign. Relative error below
+    1e-10 in float64 and 4e-6 in float32 (5e-7 at x above 8), from 1e-12 to 1e12.
+    """
+    small = x < SHIFT
+    z = jnp.where(small, x + SHIFT, x)
+    r = 1 / z
+    r2 = r * r
+    series = r2 * (
+        0.5 + r * (1 / 6 - r2 * (1 / 30 - r2 * (1 / 42 - r2 * (1 / 30 - r2 * 5 / 66))))
+    )
+    back = sum(1 / jnp.where(small, x + k, 1) ** 2 for k in range(SHIFT))
+    return series + jnp.where(small, back + (1 / z - 1 / jnp.where(small, x, z)), 0)
 
 
 def log_normal_interval(low: Array, high: Array) -> Array:
@@ -89,20 +107,63 @@ def log_normal_interval(low: Array, high: Array) -> Array:
 
 
 def log_student(degrees: Array, x: Array) -> Array:
-    """Log density of Student's t with so many degrees of freedom, in nats."""
+    """Log density of Student's t, in nats.
+
+    Absolute error below 2e-13 max(1, |value|) in float64 and 2e-6 max(1, |value|) in
+    float32, for 0.02 to 1e7 degrees of freedom (a scalar) and |x| up to 1e4.
+    """
     half = 0.5 * degrees
-    return (
-        log_gamma_function(half + 0.5)
-        - log_gamma_function(half)
-        - 0.5 * jnp.log(jnp.pi * degrees)
-        - (half + 0.5) * jnp.log1p(x**2 / degrees)
+    # Log of Gamma(half + 1/2) / (Gamma(half) half^(1/2)), of which the logarithms would
+    # cancel where half is large.
+    r = 1 / jnp.maximum(half, SHIFT)
+    r2 = r * r
+    series = -r * (1 / 8 - r2 * (1 / 192 - r2 * (1 / 640 - r2 * (17 / 14336))))
+    near = jnp.minimum(half, SHIFT)
+    ratio = (
+        log_gamma_function(near + 0.5) - log_gamma_function(near) - 0.5 * jnp.log(near)
     )
+    constant = jnp.where(half < SHIFT, ratio, series) - HALF_LOG_TWO_PI
+    return constant - (half + 0.5) * jnp.log1p(x**2 / degrees)
+
+
+# Degrees of freedom from which the normal stands in for Student's t.
+MANY_DEGREES = 10
 
 
 def student_cdf(degrees: Array, x: Array) -> Array:
-    """Distribution function of Student's t, from the tail in which x lies."""
-    tail = 0.5 * betainc(0.5 * degrees, 0.5, degrees / (degrees + x**2))
+    """Distribution function of Student's t, so many degrees of freedom (a scalar).
+
+    Below 10 degrees of freedom the incomplete beta function, of the tail in which x
+    lies or, where that is nearer, of what lies between x and 0; from 10 on the normal
+    approximation of Hill (1970, Algorithm 395). Absolute error below 1e-9 in float64
+    and 5e-7 in float32, for 0.02 to 1e7 degrees of freedom; a lower tail of 1e-10 is
+    right to 1 part in 1e5.
+    """
+    return lax.cond(degrees < MANY_DEGREES, _student_by_beta, _student_hill, degrees, x)
+
+
+def _student_by_beta(degrees: Array, x: Array) -> Array:
+    degrees = jnp.minimum(degrees, MANY_DEGREES)  # so that no series is long
+    square = x**2
+    tails = square > degrees
+    half = jnp.asarray(0.5, x.dtype)
+    least, most = half, half * degrees
+    share = betainc(
+        jnp.where(tails, most, least),
+        jnp.where(tails, least, most),
+        jnp.where(tails, degrees, square) / (degrees + square),
+    )
+    tail = 0.5 * jnp.where(tails, share, 1 - share)
     return jnp.where(x < 0, tail, 1 - tail)
+
+
+def _student_hill(degrees: Array, x: Array) -> Array:
+    a = jnp.maximum(degrees, MANY_DEGREES) - 0.5
+    b = 48 * a**2
+    w2 = a * jnp.log1p(x**2 / degrees)
+    high = 855 + w2 * (240 + w2 * (33 + 4 * w2))
+    z = jnp.sqrt(w2) * (1 + (3 + w2 - high / (10 * (b + 0.8 * w2**2 + 100))) / b)
+    return ndtr(jnp.sign(x) * z)
 
 
 def log_mills_ratio(x: Array) -> Array:

@@ -9,8 +9,10 @@ import pandas as pd
 from im3f_jax.data.ids import IdIndex
 from im3f_jax.data.ratings import Ratings
 from im3f_jax.errors import InputError
+from im3f_jax.inference.features import precisions_of_features
 from im3f_jax.inference.run import Draws
 from im3f_jax.model.likelihood import Ordinal
+from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.spec import ModelSpec, check_levels
 from im3f_jax.posterior import predict
 from im3f_jax.posterior.score import level_probabilities, log_score
@@ -112,6 +114,57 @@ class Posterior:
     def rating_variance(self) -> np.ndarray:
         """sigma^2 in each kept draw, squared rating scale, (chain, draw)."""
         return self._kept("rating_variance")
+
+    @property
+    def user_precision(self) -> pd.Series:
+        """Relative precision of each user's ratings, a mean over kept draws.
+
+        The noise of a rating has variance sigma^2 / (p_u q_j w_n) (`GammaNoise`); this
+        is p_u, indexed by the caller's user ids, NaN for users without a training
+        rating.
+
+        Raises
+        ------
+        InputError
+            Where the noise does not differ between users, or no draws were kept.
+        """
+        return self._precision("user")
+
+    @property
+    def item_precision(self) -> pd.Series:
+        """Relative precision of each item's ratings, a mean over kept draws.
+
+        As `user_precision`, by the caller's item ids.
+
+        Raises
+        ------
+        InputError
+            Where the noise does not differ between items, or no draws were kept.
+        """
+        return self._precision("item")
+
+    def _precision(self, side: str) -> pd.Series:
+        if not isinstance(getattr(self.spec, f"{side}_noise"), GammaNoise):
+            raise InputError(
+                f"The noise does not differ between {side}s in this fit: set "
+                f"{side}_noise_shape to None or to a number."
+            )
+        if self.draws is None:
+            raise InputError(
+                "This fit kept no draws (store='summary'): fit with store='all' to get "
+                "precisions."
+            )
+        of_user, of_item = precisions_of_features(
+            self.draws.user_features, self.draws.item_features
+        )
+        each = of_user if side == "user" else of_item
+        mean = np.mean(each, axis=(0, 1), dtype=np.float64)
+        mean[-1] = np.nan  # the row of those without a training rating
+        index: IdIndex = getattr(self, f"{side}s")
+        row = getattr(self, f"{side}_row")
+        return pd.Series(
+            mean[row], index=pd.Index(index.ids, name=side), name=f"{side}_precision"
+        )
 
     def predict(
         self,
