@@ -15,11 +15,18 @@ import pytest
 from scipy import stats
 
 from im3f_jax.data.layout import BlockSizes, lay_out
-from im3f_jax.gibbs.state import BiasPriorState, FactorPriorState, State, TopicWeights
+from im3f_jax.gibbs.state import (
+    BiasPriorState,
+    FactorPriorState,
+    NoiseState,
+    State,
+    TopicWeights,
+)
 from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
 from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
 from im3f_jax.model.likelihood import Gaussian, Ordinal
 from im3f_jax.model.log_joint import log_joint
+from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import ModelSpec
 from im3f_jax.model.topic_prior import HDP, FiniteDirichlet, NoTopics
@@ -145,6 +152,17 @@ def share(spec, user_variance=None, item_variance=None):
     return spec
 
 
+USER_SHAPE, ITEM_SHAPE = Gamma(2.5, 0.9), Gamma(3.5, 1.4)
+
+
+def noisy(spec, user=USER_SHAPE, item=ITEM_SHAPE, rating=2.3):
+    """Give the noise precisions by user, by item and by rating; None leaves one out."""
+    for side, shape in (("user", user), ("item", item), ("rating", rating)):
+        if shape is not None:
+            spec = replace(spec, **{f"{side}_noise": GammaNoise(shape)})
+    return spec
+
+
 def make_fixed_spec(variance=0.0, topic_mean_variance=0.0):
     """Make M3F: finite topics, one on the items' side, and nothing global sampled."""
     return ModelSpec(
@@ -214,6 +232,23 @@ def make_state(spec, data, seed=0):
         # The empty topic is neither the first nor the last.
         return np.where(values >= 1, values + (num_topics > 1), values)
 
+    def noise():
+        # A stream of its own: the other numbers do not depend on it.
+        rng, fields = np.random.default_rng(seed + 1000), {}
+        for side, size in (
+            ("user", data.user_rows),
+            ("item", data.item_rows),
+            ("rating", num_slots),
+        ):
+            prior = getattr(spec, f"{side}_noise")
+            if isinstance(prior, GammaNoise):
+                fields[side] = rng.gamma(2.0, 0.5, size) + 0.1
+                if side != "rating":
+                    sampled = isinstance(prior.shape, Gamma)
+                    shape = rng.uniform(1, 4) if sampled else prior.shape
+                    fields[f"{side}_shape"] = shape
+        return NoiseState(**fields)
+
     users, items = spec.num_user_topics, spec.num_item_topics
 
     def cut_points():
@@ -236,6 +271,7 @@ def make_state(spec, data, seed=0):
         rating_variance=rng.uniform(0.3, 1.5),
         global_bias=2.9,
         cut_points=cut_points(),
+        noise=noise(),
     )
     if isinstance(spec.likelihood, Ordinal):
         state = state._replace(rating_variance=1.0, global_bias=0.0)
@@ -256,6 +292,7 @@ def transplant(state, data, seed=50):
     spec = make_spec()
     rows = {"user": NUM_USERS, "item": NUM_ITEMS}
     result = make_state(spec, data, seed)
+    assert not jax.tree.leaves(state.noise)
 
     def take(new, old, number):
         new = new.copy()
@@ -329,9 +366,30 @@ def residual(state, data, *, without):
     return result
 
 
+def precision_of(state, data):
+    """Relative precision of each rating, or None where the noise is constant.
+
+    In the dtype of the data; numbers that must not matter in padding.
+    """
+    if not jax.tree.leaves(state.noise):
+        return None
+    result = np.random.default_rng(7).uniform(1, 9, len(data.rating))
+    for n in range(NUM_RATINGS):
+        result[n] = 1.0
+        if state.noise.user is not None:
+            result[n] *= state.noise.user[data.user[n]]
+        if state.noise.item is not None:
+            result[n] *= state.noise.item[data.item[n]]
+        if state.noise.rating is not None:
+            result[n] *= state.noise.rating[n]
+    return result.astype(data.rating.dtype)
+
+
 def squared_error(state, data):
-    """Sum of squared residuals."""
-    return float(np.sum(residual(state, data, without=()) ** 2))
+    """Sum of squared residuals times their relative precisions."""
+    precision = precision_of(state, data)
+    squares = residual(state, data, without=()) ** 2
+    return float(np.sum(squares if precision is None else precision * squares))
 
 
 def topic_counts(side, state, data):
@@ -344,16 +402,22 @@ def topic_counts(side, state, data):
 
 
 def bias_sums(side, state, data):
-    """Count and sum of residuals in each cell of a side's biases."""
+    """Count, sum of residuals and of precisions in each cell of a side's biases.
+
+    Residuals are weighted by the precisions; their sum is None where all are 1.
+    """
     x = residual(state, data, without=(f"{side.name}_bias",))
+    precision = precision_of(state, data)
+    weight = np.ones(len(x)) if precision is None else precision
     topic = side.other.of(state, "topic_of_rating")
     shape = side.of(state, "bias").shape
-    count, total = np.zeros(shape, np.int32), np.zeros(shape)
+    count, total, weights = np.zeros(shape, np.int32), np.zeros(shape), np.zeros(shape)
     for n in range(NUM_RATINGS):
         cell = side.rows(data)[n], topic[n]
         count[cell] += 1
-        total[cell] += x[n]
-    return count, total
+        total[cell] += weight[n] * x[n]
+        weights[cell] += weight[n]
+    return count, total, None if precision is None else weights
 
 
 def log_inverse_gamma(x, shape, scale):

@@ -1,4 +1,4 @@
-"""Block: relative precisions of the noise, by user, item or rating, and their shapes."""
+"""Block: relative precisions of the noise, by user, item or rating; their shapes."""
 
 from typing import NamedTuple
 

@@ -18,8 +18,9 @@ from im3f_jax.numerics.special import log_gamma_function
 __all__ = ["LEAST_PRECISION", "ConstantNoise", "GammaNoise", "precision_of_ratings"]
 
 # Draws of precisions are not let below this, so that a product of three, its square
-# root and its inverse stay within float32. A row with a rating has a draw below it with
-# probability under 2e-5, whatever the shape (under 1e-9 from shape 1/2 on).
+# root and its inverse stay within float32. Where residuals are of the size of the
+# noise, a row with a rating has a draw below it once in 1e5 at the least shape, and
+# once in 1e10 from shape 1/2 on.
 LEAST_PRECISION = 1e-10
 
 

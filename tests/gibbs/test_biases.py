@@ -29,14 +29,18 @@ source = SimpleNamespace(
 )
 
 
+NOISY = tiny.noisy(tiny.make_spec())
+
+
 def mutate(**replaced):
     return SimpleNamespace(**{**vars(source), **replaced})
 
 
 def statistics(side, state, data):
     """Sums of each cell, counted by the test."""
-    count, total = tiny.bias_sums(side, state, data)
-    return BiasStatistics(count, total.astype(data.rating.dtype))
+    count, *sums = tiny.bias_sums(side, state, data)
+    dtype = data.rating.dtype
+    return BiasStatistics(count, *(x if x is None else x.astype(dtype) for x in sums))
 
 
 def prior_of(side, spec):
@@ -101,9 +105,9 @@ def real_cells(side, state, data):
     return cells
 
 
-def check_variance(side, precision, ways=source, seed=0):
+def check_variance(side, precision, ways=source, seed=0, spec=None):
     """sigma_0^2: the biases of empty cells are integrated out."""
-    spec, data, state = tiny.make(precision, seed=seed)
+    spec, data, state = tiny.make(precision, spec, seed)
     bias_prior = side.of(state, "bias_prior")
     sums = statistics(side, state, data)
     shape, scale = ways.variance(
@@ -133,9 +137,9 @@ def check_variance(side, precision, ways=source, seed=0):
     )
 
 
-def check_topic_mean_variance(side, precision, ways=source, seed=0):
+def check_topic_mean_variance(side, precision, ways=source, seed=0, spec=None):
     """tau^2: the means and the biases of empty topics are integrated out."""
-    spec, data, state = tiny.make(precision, seed=seed)
+    spec, data, state = tiny.make(precision, spec, seed)
     prior = prior_of(side, spec)
     occupied = statistics(side, state, data).count.any(axis=0)
     assert 0 < occupied.sum() < len(occupied)
@@ -180,9 +184,9 @@ def log_normal(parameters, value):
     return np.sum(stats.norm.logpdf(value, mean, np.sqrt(variance)))
 
 
-def check_topic_means(side, precision, ways=source, seed=0):
+def check_topic_means(side, precision, ways=source, seed=0, spec=None):
     """mu: all biases of the side are integrated out."""
-    spec, data, state = tiny.make(precision, seed=seed)
+    spec, data, state = tiny.make(precision, spec, seed)
     parameters = topic_means(ways, side, spec, data, state)
     assert all(x.dtype == precision.dtype for x in parameters)
     cells = real_cells(side, state, data)
@@ -206,9 +210,9 @@ def check_topic_means(side, precision, ways=source, seed=0):
     )
 
 
-def check_biases(side, precision, ways=source, seed=0):
+def check_biases(side, precision, ways=source, seed=0, spec=None):
     """c: the full conditional."""
-    spec, data, state = tiny.make(precision, seed=seed)
+    spec, data, state = tiny.make(precision, spec, seed)
     bias_prior = side.of(state, "bias_prior")
     parameters = ways.biases(
         statistics(side, state, data),
@@ -245,8 +249,14 @@ def test_conditional_is_exact(check, side, float64, seed):
     CHECKS[check](side, float64, seed=seed)
 
 
-def test_biases_are_exact_in_float32(side):
-    check_biases(side, tiny.PRECISIONS["float32"])
+@pytest.mark.parametrize("check", CHECKS)
+def test_conditional_is_exact_where_the_noise_differs(check, side, float64):
+    CHECKS[check](side, float64, spec=NOISY)
+
+
+@pytest.mark.parametrize("spec", [None, NOISY], ids=["constant", "noise that differs"])
+def test_biases_are_exact_in_float32(side, spec):
+    check_biases(side, tiny.PRECISIONS["float32"], spec=spec)
 
 
 @pytest.mark.parametrize("name", ["variance", "topic_mean_variance", "topic_means"])
@@ -389,8 +399,9 @@ def test_empty_cells_and_topics_have_their_prior(side, float64):
     np.testing.assert_allclose(drawn.variance[empty], bias_prior.variance, rtol=1e-15)
 
 
-def test_statistics_are_those_of_the_valid_ratings(side):
-    _, data, state = tiny.make(tiny.PRECISIONS["float32"])
+@pytest.mark.parametrize("spec", [None, NOISY], ids=["constant", "noise that differs"])
+def test_statistics_are_those_of_the_valid_ratings(side, spec):
+    _, data, state = tiny.make(tiny.PRECISIONS["float32"], spec)
     x = tiny.residual(state, data, without=(f"{side.name}_bias",)).astype(np.float32)
     valid = np.arange(len(x)) < tiny.NUM_RATINGS
     sums = quick_jit(biases.bias_statistics, static_argnums=4)(
@@ -399,10 +410,14 @@ def test_statistics_are_those_of_the_valid_ratings(side):
         side.rows(data),
         side.other.of(state, "topic_of_rating"),
         side.of(state, "bias").shape,
+        tiny.precision_of(state, data),
     )
-    count, total = tiny.bias_sums(side, state, data)
+    count, total, weights = tiny.bias_sums(side, state, data)
     np.testing.assert_array_equal(sums.count, count)
     np.testing.assert_allclose(sums.total, total, atol=1e-5)
+    assert (sums.precision is None) == (weights is None) == (spec is None)
+    if weights is not None:
+        np.testing.assert_allclose(sums.precision, weights, rtol=1e-6)
 
 
 # Mutants: what each check must find.
@@ -500,6 +515,21 @@ MUTANTS = {
 def test_a_mutant_is_found(name, mutant, side, float64):
     with tiny.found():
         CHECKS[name](side, float64, mutate(**{name: mutant}))
+
+
+@pytest.mark.parametrize("name", ["topic_means", "biases"])
+@pytest.mark.parametrize("wrong", ["counts for precisions", "sums not weighted"])
+def test_a_mutant_of_the_noise_is_found(name, wrong, side, float64):
+    plain = tiny.make(float64)
+    unweighted = statistics(side, plain[2], plain[1]).total
+
+    def mutant(sums, *rest):
+        if wrong == "sums not weighted":
+            return getattr(source, name)(sums._replace(total=unweighted), *rest)
+        return getattr(source, name)(sums._replace(precision=None), *rest)
+
+    with tiny.found():
+        CHECKS[name](side, float64, mutate(**{name: mutant}), spec=NOISY)
 
 
 # Draws.

@@ -20,15 +20,21 @@ conditional = quick_jit(conditional_cut_points)
 LEVELS = len(tiny.make_ordinal_spec().likelihood.levels)
 
 
-def make(precision, seed=0):
-    spec, data, state = tiny.make(precision, tiny.make_ordinal_spec(), seed)
+NOISY = tiny.noisy(tiny.make_ordinal_spec())
+
+
+def make(precision, seed=0, spec=None):
+    spec = tiny.make_ordinal_spec() if spec is None else spec
+    spec, data, state = tiny.make(precision, spec, seed)
     level = spec.likelihood.level_of(jnp.asarray(data.rating))
     valid = np.arange(len(data.rating)) < tiny.NUM_RATINGS
-    return spec, data, state, (level, mean_of_ratings(state, data), valid)
+    root = tiny.precision_of(state, data)
+    root = None if root is None else np.sqrt(root)
+    return spec, data, state, (level, mean_of_ratings(state, data), valid, root)
 
 
-def check(precision, conditional=conditional, seed=0):
-    spec, data, state, given = make(precision, seed)
+def check(precision, conditional=conditional, seed=0, spec=None):
+    spec, data, state, given = make(precision, seed, spec)
     rng = np.random.default_rng(seed)
     values = [state.cut_points] + [
         np.sort(rng.normal(size=LEVELS - 1)).astype(precision.dtype) for _ in range(4)
@@ -47,21 +53,39 @@ def test_conditional_is_exact(precision, seed):
     check(precision, seed=seed)
 
 
+def test_conditional_is_exact_where_the_noise_differs(precision):
+    check(precision, spec=NOISY)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda r: None, lambda r: r**2, lambda r: 1 / r],
+    ids=["missing", "the precision", "the deviation"],
+)
+def test_a_mutant_of_the_noise_is_found(wrong, float64):
+    def mutant(*given):
+        return conditional(*given[:-1], wrong(given[-1]))
+
+    with tiny.found():
+        check(float64, mutant, spec=NOISY)
+
+
 def prior_missing(likelihood, cut_points, *given):
     wide = dataclasses.replace(likelihood, cut_scale=1e3)
     return conditional(wide, cut_points, *given)
 
 
-def sign_of_the_mean(likelihood, cut_points, level, mean, valid):
-    return conditional(likelihood, cut_points, level, -mean, valid)
+def sign_of_the_mean(likelihood, cut_points, level, mean, *rest):
+    return conditional(likelihood, cut_points, level, -mean, *rest)
 
 
-def levels_off_by_one(likelihood, cut_points, level, mean, valid):
-    return conditional(likelihood, cut_points, jnp.maximum(level - 1, 0), mean, valid)
+def levels_off_by_one(likelihood, cut_points, level, *rest):
+    return conditional(likelihood, cut_points, jnp.maximum(level - 1, 0), *rest)
 
 
-def padding_counted(likelihood, cut_points, level, mean, valid):
-    return conditional(likelihood, cut_points, level, mean, np.full_like(valid, True))
+def padding_counted(likelihood, cut_points, level, mean, valid, root):
+    every = np.full_like(valid, True)
+    return conditional(likelihood, cut_points, level, mean, every, root)
 
 
 @pytest.mark.parametrize(
@@ -72,8 +96,10 @@ def test_a_mutant_is_found(mutant, precision):
         check(precision, mutant)
 
 
-def test_derivatives_are_those_of_the_density(float64):
-    spec, _, state, given = make(float64)
+@pytest.mark.parametrize("noise", ["constant", "that differs"])
+def test_derivatives_are_those_of_the_density(noise, float64):
+    spec = None if noise == "constant" else NOISY
+    spec, _, state, given = make(float64, spec=spec)
 
     @quick_jit
     def both(cut_points, given):

@@ -16,6 +16,7 @@ from tests.gof import assert_ks, assert_mean
 from tests.quick import quick_jit
 
 conditional = quick_jit(conditional_factors)
+NOISY = tiny.noisy(tiny.make_spec())
 
 
 def arguments(side, state, data):
@@ -27,6 +28,7 @@ def arguments(side, state, data):
         side.other.of(state, "factors"),
         state.rating_variance,
         side.of(data, "blocks"),
+        tiny.precision_of(state, data),
     )
 
 
@@ -37,8 +39,8 @@ def log_density(parameters, factors):
     return np.sum(h * a) - 0.5 * np.einsum("ud,ude,ue->", a, p, a)
 
 
-def check(side, precision, conditional=conditional, seed=0):
-    spec, data, state = tiny.make(precision, seed=seed)
+def check(side, precision, conditional=conditional, seed=0, spec=None):
+    spec, data, state = tiny.make(precision, spec, seed)
     parameters = conditional(*arguments(side, state, data))
     assert all(x.dtype == precision.dtype for x in parameters)
     rng = np.random.default_rng(seed + 100)
@@ -62,6 +64,10 @@ def test_conditional_is_exact(side, precision, seed):
     check(side, precision, seed=seed)
 
 
+def test_conditional_is_exact_where_the_noise_differs(side, precision):
+    check(side, precision, spec=NOISY)
+
+
 def prior_mean_missing(prior, *rest):
     return conditional(prior._replace(mean=np.zeros_like(prior.mean)), *rest)
 
@@ -75,19 +81,19 @@ def residual_of_the_wrong_sign(prior, x, *rest):
     return conditional(prior, -x, *rest)
 
 
-def products_not_divided_by_the_variance(prior, x, other, variance, blocks):
-    h, _ = conditional(prior, x, other, variance, blocks)
-    _, p = conditional(prior, x, other, np.ones_like(variance), blocks)
+def products_not_divided_by_the_variance(prior, x, other, variance, *rest):
+    h, _ = conditional(prior, x, other, variance, *rest)
+    _, p = conditional(prior, x, other, np.ones_like(variance), *rest)
     return FactorParameters(h, p)
 
 
-def linear_not_divided_by_the_variance(prior, x, other, variance, blocks):
-    _, p = conditional(prior, x, other, variance, blocks)
-    h, _ = conditional(prior, x, other, np.ones_like(variance), blocks)
+def linear_not_divided_by_the_variance(prior, x, other, variance, *rest):
+    _, p = conditional(prior, x, other, variance, *rest)
+    h, _ = conditional(prior, x, other, np.ones_like(variance), *rest)
     return FactorParameters(h, p)
 
 
-def one_rating_missing(prior, x, other, variance, blocks):
+def one_rating_missing(prior, x, other, variance, blocks, precision):
     left_out = blocks.position == 3
     fewer = type(blocks)(
         np.where(left_out, len(other) - 1, blocks.other),
@@ -96,7 +102,27 @@ def one_rating_missing(prior, x, other, variance, blocks):
         blocks.batch_start,
         blocks.rows,
     )
-    return conditional(prior, x, other, variance, fewer)
+    return conditional(prior, x, other, variance, fewer, precision)
+
+
+def precision_missing(*given):
+    return conditional(*given[:-1], None)
+
+
+def precision_missing_in_products(*given):
+    return FactorParameters(conditional(*given)[0], conditional(*given[:-1], None)[1])
+
+
+def precision_missing_in_linear(*given):
+    return FactorParameters(conditional(*given[:-1], None)[0], conditional(*given)[1])
+
+
+def precision_squared(*given):
+    return conditional(*given[:-1], given[-1] ** 2)
+
+
+def precision_of_another_rating(*given):
+    return conditional(*given[:-1], np.roll(given[-1], 1))
 
 
 @pytest.mark.parametrize(
@@ -114,6 +140,21 @@ def one_rating_missing(prior, x, other, variance, blocks):
 def test_a_mutant_is_found(side, mutant, name):
     with tiny.in_precision(name) as precision, tiny.found():
         check(side, precision, mutant)
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        precision_missing,
+        precision_missing_in_products,
+        precision_missing_in_linear,
+        precision_squared,
+        precision_of_another_rating,
+    ],
+)
+def test_a_mutant_of_the_noise_is_found(side, mutant, float64):
+    with tiny.found():
+        check(side, float64, mutant, spec=NOISY)
 
 
 @pytest.mark.parametrize(
@@ -135,16 +176,16 @@ def test_conditional_does_not_depend_on_blocks_and_padding(side, float64, sizes)
         np.testing.assert_allclose(a[:number], b[:number], atol=1e-12)
 
 
-def test_draws():
+@pytest.mark.parametrize("noise", ["constant", "that differs"])
+def test_draws(noise):
     side = tiny.SIDES["user"]
-    _, data, state = tiny.make(tiny.PRECISIONS["float32"])
+    spec = None if noise == "constant" else NOISY
+    _, data, state = tiny.make(tiny.PRECISIONS["float32"], spec)
     given = arguments(side, state, data)
-    draw = quick_jit(
-        jax.vmap(resample_factors, (0, None, None, None, None, None, None))
-    )
+    draw = quick_jit(jax.vmap(resample_factors, (0, *[None] * 7)))
     keys = jax.random.split(jax.random.key(0), 4_000)
     number = side.number(data)
-    draws = np.float64(draw(keys, *given, np.int32(number)))
+    draws = np.float64(draw(keys, *given[:-1], np.int32(number), given[-1]))
     assert not np.any(draws[:, number:])
     h, p = (np.float64(x)[:number] for x in conditional(*given))
     mean = np.linalg.solve(p, h[..., None])[..., 0]

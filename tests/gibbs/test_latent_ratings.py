@@ -62,6 +62,39 @@ def test_draws_are_truncated_normals(level, mean):
     assert_ks(draws, law, grain=distance * abs(mean) * 2.0**-22, share=28)
 
 
+@pytest.mark.parametrize("root", [0.2, 3.0])
+def test_noise_that_differs_scales_the_draws(root):
+    mean, shape = 0.2, np.full(NUMBER, np.float32(root))
+    full = np.full(NUMBER, mean, np.float32)
+    for level in range(4):
+        key = jax.random.fold_in(jax.random.key(2), level)
+        given = np.full(NUMBER, level, np.int32), full, CUTS, shape
+        latent = np.float64(resample(key, *given))
+        edges = np.concatenate([[-np.inf], CUTS, [np.inf]])
+        assert np.all((latent > edges[level]) & (latent < edges[level + 1]))
+        low, high = root * (edges[level : level + 2] - mean)
+        draws = root * (latent - mean)
+        if abs(low) > abs(high):
+            law = cdf(low, high)
+        else:
+            draws, law = -draws, cdf(-high, -low)
+        assert_ks(draws, law, grain=1e-6, share=8)
+        with pytest.raises(AssertionError, match="distance"):
+            assert_ks(draws / root, law, grain=1e-6, share=8)
+
+
+@pytest.mark.parametrize("root", [1e-15, 1e3])
+def test_the_least_and_a_large_precision_do_no_harm(root):
+    # 1e-15 is the root of three precisions of the least size.
+    level = np.tile(np.arange(4, dtype=np.int32), 500)
+    mean = np.linspace(-5, 5, 2000, dtype=np.float32)
+    given = level, mean, CUTS, np.full(2000, np.float32(root))
+    latent = np.asarray(resample(jax.random.key(3), *given))
+    edges = np.concatenate([[-np.inf], CUTS, [np.inf]])
+    assert np.all((latent > edges[level]) & (latent < edges[level + 1]))
+    assert np.all(np.isfinite((latent - mean) ** 2))
+
+
 @pytest.mark.parametrize("mean", [-1e3, -30.0, 0.0, 30.0, 1e3])
 def test_narrow_levels_hold_their_latents(mean):
     cuts = np.array([0.5, 0.5 + 1e-5, 0.5 + 3e-3], np.float32)

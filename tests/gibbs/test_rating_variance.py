@@ -18,8 +18,8 @@ from tests.quick import quick_jit
 conditional = quick_jit(conditional_rating_variance)
 
 
-def check(precision, conditional=conditional, seed=0):
-    spec, data, state = tiny.make(precision, seed=seed)
+def check(precision, conditional=conditional, seed=0, spec=None):
+    spec, data, state = tiny.make(precision, spec, seed)
     shape, scale, floor = conditional(
         spec.likelihood,
         np.asarray(tiny.squared_error(state, data), precision.dtype),
@@ -41,6 +41,20 @@ def check(precision, conditional=conditional, seed=0):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_conditional_is_exact(precision, seed):
     check(precision, seed=seed)
+
+
+def test_conditional_is_exact_where_the_noise_differs(precision):
+    # Squares are then weighted by the precisions.
+    spec = tiny.noisy(tiny.make_spec())
+    check(precision, spec=spec)
+    _, data, state = tiny.make(precision, spec)
+    plain = np.sum(tiny.residual(state, data, without=()) ** 2)
+
+    def not_weighted(likelihood, squared_error, number):
+        return conditional(likelihood, precision.dtype(plain), number)
+
+    with tiny.found():
+        check(precision, not_weighted, spec=spec)
 
 
 def prior_missing(likelihood, squared_error, number):

@@ -35,6 +35,7 @@ from tests.gof import assert_ks, assert_mean
 from tests.quick import quick_jit
 
 SPEC = tiny.share(tiny.make_spec())
+NOISY = tiny.noisy(SPEC)
 VALUES = np.array([0.07, 0.3, 0.9, 2.5])
 
 source = SimpleNamespace(
@@ -57,16 +58,17 @@ def real_rows(side, state, data):
 
 def less_shared(sums, shared):
     """Sums of the residuals without the shared part."""
-    total = sums.total - sums.count * shared[:, None]
+    weight = sums.count if sums.precision is None else sums.precision
+    total = sums.total - weight * shared[:, None]
     return sums._replace(total=total.astype(sums.total.dtype))
 
 
 # --- exact ------------------------------------------------------------------------
 
 
-def check_variance(side, precision, ways=source, seed=0):
+def check_variance(side, precision, ways=source, seed=0, spec=SPEC):
     """sigma_0^2: the biases of empty cells are integrated out."""
-    spec, data, state = tiny.make(precision, SPEC, seed)
+    spec, data, state = tiny.make(precision, spec, seed)
     prior, sums = side.of(state, "bias_prior"), statistics(side, state, data)
     own = side.of(state, "bias") - prior.shared[:, None]
     shape, scale = ways.variance(
@@ -86,9 +88,9 @@ def check_variance(side, precision, ways=source, seed=0):
     )
 
 
-def check_shared_variance(side, precision, ways=source, seed=0):
+def check_shared_variance(side, precision, ways=source, seed=0, spec=SPEC):
     """omega^2: all of rows without a rating is integrated out."""
-    spec, data, state = tiny.make(precision, SPEC, seed)
+    spec, data, state = tiny.make(precision, spec, seed)
     prior, sums = side.of(state, "bias_prior"), statistics(side, state, data)
     shape, scale = ways.shared_variance(
         prior_of(side, spec).shared_variance, prior.shared, sums
@@ -135,9 +137,9 @@ def moments(parameters, tau2, center):
     return center + np.sqrt(tau2) * mean, tau2 * covariance
 
 
-def check_topic_means(side, precision, ways=source, seed=0):
+def check_topic_means(side, precision, ways=source, seed=0, spec=SPEC):
     """mu: all biases and all shared parts of the side are integrated out."""
-    spec, data, state = tiny.make(precision, SPEC, seed)
+    spec, data, state = tiny.make(precision, spec, seed)
     parameters = topic_means(ways, side, spec, data, state)
     assert all(x.dtype == precision.dtype for x in parameters)
     tau2 = side.of(state, "bias_prior").topic_mean_variance
@@ -178,9 +180,9 @@ def shared_parts(ways, side, data, state, *more):
     )
 
 
-def check_shared(side, precision, ways=source, seed=0):
+def check_shared(side, precision, ways=source, seed=0, spec=SPEC):
     """s: all biases of the side are integrated out."""
-    spec, data, state = tiny.make(precision, SPEC, seed)
+    spec, data, state = tiny.make(precision, spec, seed)
     parameters = shared_parts(ways, side, data, state)
     assert all(x.dtype == precision.dtype for x in parameters)
     number = side.number(data)
@@ -205,9 +207,9 @@ def check_shared(side, precision, ways=source, seed=0):
     )
 
 
-def check_biases(side, precision, ways=source, seed=0):
+def check_biases(side, precision, ways=source, seed=0, spec=SPEC):
     """c: the full conditional, of what is left of the biases."""
-    spec, data, state = tiny.make(precision, SPEC, seed)
+    spec, data, state = tiny.make(precision, spec, seed)
     prior, number = side.of(state, "bias_prior"), side.number(data)
     parameters = ways.biases(
         less_shared(statistics(side, state, data), prior.shared),
@@ -247,8 +249,14 @@ def test_conditional_is_exact(check, side, float64, seed):
     CHECKS[check](side, float64, seed=seed)
 
 
-def test_biases_are_exact_in_float32(side):
-    check_biases(side, tiny.PRECISIONS["float32"])
+@pytest.mark.parametrize("check", CHECKS)
+def test_conditional_is_exact_where_the_noise_differs(check, side, float64):
+    CHECKS[check](side, float64, spec=NOISY)
+
+
+@pytest.mark.parametrize("spec", [SPEC, NOISY], ids=["constant", "noise that differs"])
+def test_biases_are_exact_in_float32(side, spec):
+    check_biases(side, tiny.PRECISIONS["float32"], spec=spec)
 
 
 def test_float32_gives_what_float64_gives(side):
@@ -518,6 +526,16 @@ def test_a_mutant_is_found(name, mutant, side, float64):
         CHECKS[name](side, float64, mutate(**{name: mutant}))
 
 
+@pytest.mark.parametrize("name", ["topic_means", "shared", "biases"])
+def test_a_mutant_of_the_noise_is_found(name, side, float64):
+    def counts_for_precisions(sums, *rest):
+        return getattr(source, name)(sums._replace(precision=None), *rest)
+
+    with tiny.found():
+        ways = mutate(**{name: counts_for_precisions})
+        CHECKS[name](side, float64, ways, spec=NOISY)
+
+
 # --- draws ------------------------------------------------------------------------
 
 
@@ -527,6 +545,7 @@ def dense_posterior(side, spec, data, state, sums, drawn):
     size = num_topics + number * (1 + num_topics)
     p, h = np.zeros((size, size)), np.zeros(size)
     noise = float(state.rating_variance)
+    weight = sums.count if sums.precision is None else np.float64(sums.precision)
     variance, tau2, omega2 = drawn
     p[:num_topics, :num_topics] = np.eye(num_topics) / tau2
     h[:num_topics] = prior_of(side, spec).topic_mean / tau2
@@ -539,7 +558,7 @@ def dense_posterior(side, spec, data, state, sums, drawn):
             term = np.zeros(size)
             term[[c, s, k]] = 1, -1, -1
             p += np.outer(term, term) / variance
-            p[c, c] += sums.count[u, k] / noise
+            p[c, c] += weight[u, k] / noise
             h[c] += sums.total[u, k] / noise
     return p, h
 
@@ -547,9 +566,10 @@ def dense_posterior(side, spec, data, state, sums, drawn):
 resample = quick_jit(jax.vmap(biases.resample_biases, (0, *[None] * 5)))
 
 
-def test_draws():
+@pytest.mark.parametrize("spec", [SPEC, NOISY], ids=["constant", "noise that differs"])
+def test_draws(spec):
     side = tiny.SIDES["item"]
-    spec, data, state = tiny.make(tiny.PRECISIONS["float32"], SPEC)
+    spec, data, state = tiny.make(tiny.PRECISIONS["float32"], spec)
     sums, prior = statistics(side, state, data), prior_of(side, spec)
     of, bias = side.of(state, "bias_prior"), side.of(state, "bias")
     keys = jax.random.split(jax.random.key(1), 3_000)

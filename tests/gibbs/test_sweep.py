@@ -23,6 +23,8 @@ from im3f_jax.gibbs.sweep import gibbs_sweep
 from im3f_jax.gibbs.table_topics import table_room
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.log_joint import mean_of_ratings
+from im3f_jax.model.noise import GammaNoise
+from im3f_jax.model.scalars import Gamma
 from im3f_jax.model.topic_prior import HDP
 from tests import tiny
 from tests.quick import quick_jit
@@ -35,6 +37,9 @@ SPECS = {
     "user topics only": tiny.make_spec("finite", "none"),
     "ordinal": tiny.make_ordinal_spec("finite", "none"),
     "shared biases": tiny.share(tiny.make_spec("finite", "weak_limit")),
+    "noise": tiny.noisy(tiny.make_spec("finite", "finite")),
+    "ordinal noise": tiny.noisy(tiny.make_ordinal_spec("none", "none"), item=None),
+    "noise by item": tiny.noisy(tiny.make_spec("none", "none"), None, 1.5, None),
 }
 
 
@@ -66,7 +71,7 @@ class Stubs:
             self.normal(factors.shape[1]), jnp.asarray(precision, self.dtype)
         )
 
-    def resample_factors(self, key, prior, x, other, variance, blocks, number):
+    def resample_factors(self, key, prior, x, other, variance, blocks, number, *rest):
         factors = self.normal(blocks.rows, other.shape[1])
         rows = np.arange(blocks.rows, dtype=np.int32)
         return jnp.where(rows[:, None] < number, factors, 0)
@@ -116,6 +121,12 @@ class Stubs:
 
     def resample_latent_ratings(self, key, level, *given):
         return self.normal(*level.shape)
+
+    def resample_precisions(self, key, shape, count, *given):
+        return jnp.asarray(self.rng.uniform(0.3, 2, count.shape), self.dtype)
+
+    def resample_shape(self, *given):
+        return self.positive()
 
     @contextlib.contextmanager
     def installed(self):
@@ -187,6 +198,16 @@ class Replay:
     def residual(self, *without):
         return tiny.residual(self.state, self.data, without=without)
 
+    def check_precision(self, given, root=False):
+        """Compare what a block was given with the product of the three, or its root."""
+        expected = tiny.precision_of(self.state, self.data)
+        assert (given is None) == (expected is None)
+        if expected is not None:
+            real = slice(tiny.NUM_RATINGS)
+            assert_close(
+                given[real], np.sqrt(expected[real]) if root else expected[real]
+            )
+
     def latent_ratings(self):
         """Expect both steps, and put the latents in the place of the ratings."""
         likelihood = self.spec.likelihood
@@ -198,7 +219,9 @@ class Replay:
         assert_close(given[1], self.state.cut_points)
         assert_close([x[:number] for x in given[2:4]], [level, mean])
         np.testing.assert_array_equal(given[4], self.valid)
+        self.check_precision(given[5], root=True)
         given, latent = self.next("resample_latent_ratings")
+        self.check_precision(given[3], root=True)
         assert_close([x[:number] for x in given[:2]], [level, mean])
         assert_close(given[2], cut_points)
         self.state = self.state._replace(cut_points=cut_points)
@@ -213,7 +236,8 @@ class Replay:
 
     def factors(self, side):
         arguments, result = self.next("resample_factors")
-        prior, x, other, variance, blocks, number = arguments
+        prior, x, other, variance, blocks, number, precision = arguments
+        self.check_precision(precision)
         assert_close(prior, side.of(self.state, "factor_prior"))
         assert_close(x, self.residual("factors"))
         assert_close(other, side.other.of(self.state, "factors"))
@@ -225,7 +249,8 @@ class Replay:
 
     def topics(self, side):
         arguments, result = self.next("resample_topics")
-        x, weight_row, bias_row, log_theta, bias, variance, chunk = arguments
+        x, weight_row, bias_row, log_theta, bias, variance, chunk, precision = arguments
+        self.check_precision(precision)
         number = tiny.NUM_RATINGS
         expected = self.residual(f"{side.other_name}_bias")
         assert_close(x[:number], expected[:number])
@@ -244,7 +269,8 @@ class Replay:
         assert_close(arguments[5:7], [bias, variance])
         assert arguments[7] == number
         room = table_room(len(self.data.rating))
-        assert arguments[8:] == [self.data.chunk, room]
+        assert arguments[8:10] == [self.data.chunk, room]
+        self.check_precision(arguments[10])
         self.state = side.put(self.state, topic_of_rating=moved)
 
     def weights(self, side):
@@ -302,6 +328,44 @@ class Replay:
         assert number == tiny.NUM_RATINGS
         self.state = self.state._replace(rating_variance=result)
 
+    def noise(self):
+        """Expect precisions by user, by item and by rating, each given the latest."""
+        squares = self.residual() ** 2
+        valid = self.valid.astype(np.int32)
+        for name in ("user", "item", "rating"):
+            prior = getattr(self.spec, f"{name}_noise")
+            if not isinstance(prior, GammaNoise):
+                continue
+            # All the others are in it: the latest of the users, the old of ratings.
+            others = self.state.noise._replace(**{name: None})
+            weight = tiny.precision_of(self.state._replace(noise=others), self.data)
+            weighted = squares if weight is None else weight * squares
+            if name == "rating":
+                row, rows, real = np.arange(len(valid)), len(valid), tiny.NUM_RATINGS
+                shape = prior.shape
+            else:
+                side = tiny.SIDES[name]
+                row, rows = side.rows(self.data), side.of(self.data, "rows")
+                real = side.number(self.data)
+                shape = getattr(self.state.noise, f"{name}_shape")
+            given, drawn = self.next("resample_precisions")
+            assert_close(given[0], shape)
+            np.testing.assert_array_equal(
+                given[1], np.bincount(row, valid, rows).astype(int)
+            )
+            expected = np.bincount(row, np.where(valid, weighted, 0), rows)
+            assert_close(given[2], expected)
+            assert given[3] == self.state.rating_variance
+            new = self.state.noise._replace(**{name: drawn})
+            if isinstance(prior.shape, Gamma):
+                given, shape_drawn = self.next("resample_shape")
+                assert_close(given[:2], [prior.shape, shape])
+                p = drawn[:real]
+                expected = real, np.sum(p - 1 - np.log(p))
+                assert_close(tuple(given[2]), expected)
+                new = new._replace(**{f"{name}_shape": shape_drawn})
+            self.state = self.state._replace(noise=new)
+
     def sweep(self):
         """Expect the blocks in the order of DESIGN section 3."""
         user, item = tiny.SIDES["user"], tiny.SIDES["item"]
@@ -320,6 +384,7 @@ class Replay:
         self.biases(user)
         self.biases(item)
         self.rating_variance()
+        self.noise()
         assert next(self.calls, None) is None
 
 
@@ -380,11 +445,17 @@ def check_info(info, state, spec, data):
             side.of(info, "topic_mean_variance"),
             side.other.of(state, "bias_prior").topic_mean_variance,
         )
-    squares = tiny.squared_error(state, data)
+    for name in tiny.SIDES:
+        shape = getattr(state.noise, f"{name}_shape")
+        expected = np.inf if shape is None else shape
+        assert getattr(info, f"{name}_noise_shape") == expected
+    squares = np.sum(tiny.residual(state, data, without=()) ** 2)
+    precision = tiny.precision_of(state, data)
     if isinstance(spec.likelihood, Ordinal):
         levels, real = np.array(spec.likelihood.levels), slice(tiny.NUM_RATINGS)
         mean = mean_of_ratings(state, data)[real]
-        upto = special.ndtr(state.cut_points[None] - mean[:, None])
+        root = np.sqrt(1 if precision is None else precision[real, None])
+        upto = special.ndtr(root * (state.cut_points[None] - mean[:, None]))
         expected = levels[-1] - upto @ np.diff(levels)
         squares = np.sum((data.rating[real] - expected) ** 2)
     assert_close(info.residual_rmse, np.sqrt(squares / tiny.NUM_RATINGS))
@@ -435,6 +506,36 @@ def test_a_mutant_of_the_ordinal_sweep_is_found(block, index, float64):
 
     with pytest.raises(AssertionError):
         replay("ordinal", change)
+
+
+@pytest.mark.parametrize(
+    "name, block, call, index, wrong",
+    [
+        ("noise", "resample_factors", 1, 7, lambda p: None),
+        ("noise", "resample_factors", 0, 7, np.sqrt),
+        ("noise", "resample_topics", 1, 8, lambda p: None),
+        ("noise", "resample_table_topics", 0, 11, lambda p: 0 * p + 1),
+        ("noise", "resample_biases", 1, 4, lambda s: s._replace(precision=s.count)),
+        ("noise", "resample_biases", 0, 4, lambda s: s._replace(total=1.1 * s.total)),
+        ("noise", "resample_rating_variance", 0, 3, lambda e: 1.1 * e),
+        ("ordinal noise", "resample_cut_points", 0, 6, np.square),
+        ("ordinal noise", "resample_latent_ratings", 0, 4, np.square),
+        # The other side's precisions forgotten, a stale residual, padding counted.
+        ("noise", "resample_precisions", 1, 3, lambda e: 1.1 * e),
+        ("noise", "resample_precisions", 2, 2, lambda n: n + 1),
+        ("noise by item", "resample_precisions", 0, 4, lambda v: 1.0),
+        ("noise", "resample_shape", 0, 3, lambda s: s._replace(count=s.count + 1)),
+    ],
+)
+def test_a_mutant_of_the_noise_is_found(name, block, call, index, wrong, float64):
+    def change(calls):
+        calls = [(called, list(given), result) for called, given, result in calls]
+        given = [given for called, given, _ in calls if called == block][call]
+        given[index] = wrong(given[index])
+        return calls
+
+    with pytest.raises(AssertionError):
+        replay(name, change)
 
 
 # The sweep as it is shipped: one compilation, in float32 and with every optimisation.

@@ -33,6 +33,7 @@ NUMBER, SLOTS = 5, 8
 BIAS = np.array([[0.4, -0.8, 0.1], [-0.5, 0.9, 0.0], [1.0, 0.2, -0.7]], np.float32)
 RESIDUAL = np.array([0.3, -0.6, 0.8, 1.1, -0.2, np.nan, 0, 0], np.float32)
 VARIANCE = np.float32(0.4)
+PRECISION = np.array([0.3, 4.0, 1.5, 0.8, 2.5, np.nan, 1, 1], np.float32)
 
 
 def normal_densities(residual, bias, variance):
@@ -137,10 +138,13 @@ def test_a_concentration_of_nothing_seats_a_row_at_one_table():
 # The block.
 
 
-def log_probabilities():
+def log_probabilities(precision=None):
     """Unnormalised log probability of all 3^5 topics, row weights summed out."""
     every = np.array(list(itertools.product(range(3), repeat=NUMBER)))
-    fit = normal_densities(RESIDUAL[:NUMBER], BIAS[OTHER[:NUMBER]], VARIANCE)
+    variance = VARIANCE
+    if precision is not None:
+        variance = (VARIANCE / precision[:NUMBER])[:, None]
+    fit = normal_densities(RESIDUAL[:NUMBER], BIAS[OTHER[:NUMBER]], variance)
     value = fit[np.arange(NUMBER), every].sum(axis=1)
     alpha = GAMMA * WEIGHTS
     for row in (0, 1):
@@ -149,8 +153,8 @@ def log_probabilities():
     return every, value
 
 
-def run_block(room, draws=40_000, chunk=4, residual=RESIDUAL):
-    every, value = log_probabilities()
+def run_block(room, draws=40_000, chunk=4, residual=RESIDUAL, precision=None):
+    every, value = log_probabilities(precision)
     chance = special.softmax(value)
     rng = np.random.default_rng(8)
     chosen = rng.choice(len(every), size=draws, p=chance)
@@ -167,6 +171,7 @@ def run_block(room, draws=40_000, chunk=4, residual=RESIDUAL):
         return resample_table_topics(
             key, *map(jnp.asarray, (residual, ROW, OTHER)), topic, weights,
             jnp.asarray(BIAS), VARIANCE, jnp.int32(NUMBER), chunk, room,
+            None if precision is None else jnp.asarray(precision),
         )  # fmt: skip
 
     keys = jax.random.split(jax.random.key(2), draws)
@@ -187,6 +192,17 @@ def test_the_block_leaves_the_distribution_as_it_is(room):
     assert_frequencies(counts_of(end), chance)
     moved = np.mean(start != end, axis=0)
     assert np.all(moved > 0.05), "a rating that never moves"
+
+
+def test_the_block_with_noise_that_differs():
+    _, end, _, chance = run_block(8, precision=PRECISION)
+    assert_frequencies(counts_of(end), chance)
+    # Told apart from the block that knows nothing of it, and from another's precision.
+    for wrong in (np.ones_like(PRECISION), np.roll(PRECISION, 1)):
+        with pytest.raises(AssertionError, match="chi-squared"):
+            assert_frequencies(
+                counts_of(end), special.softmax(log_probabilities(wrong)[1])
+            )
 
 
 def test_tables_beyond_the_room_stay():

@@ -13,6 +13,7 @@ from tests.gof import assert_frequencies
 from tests.quick import quick_jit
 
 conditional = quick_jit(conditional_topics)
+NOISY = tiny.noisy(tiny.make_spec())
 
 
 def arguments(side, state, data):
@@ -28,11 +29,12 @@ def arguments(side, state, data):
         side.of(state, "topic_weights").log_row_weights,
         side.other.of(state, "bias"),
         state.rating_variance,
+        tiny.precision_of(state, data),
     )
 
 
-def check(side, precision, conditional=conditional, seed=0):
-    spec, data, state = tiny.make(precision, seed=seed)
+def check(side, precision, conditional=conditional, seed=0, spec=None):
+    spec, data, state = tiny.make(precision, spec, seed)
     logits = conditional(*arguments(side, state, data))
     assert logits.dtype == precision.dtype
     logits = np.float64(logits)
@@ -53,33 +55,39 @@ def test_conditional_is_exact_over_every_topic(side, precision, seed):
     check(side, precision, seed=seed)
 
 
-def weights_missing(x, weight_row, bias_row, log_weights, bias, variance):
+def test_conditional_is_exact_where_the_noise_differs(side, precision):
+    check(side, precision, spec=NOISY)
+
+
+def weights_missing(x, weight_row, bias_row, log_weights, bias, variance, *rest):
     return conditional(
-        x, weight_row, bias_row, np.zeros_like(log_weights), bias, variance
+        x, weight_row, bias_row, np.zeros_like(log_weights), bias, variance, *rest
     )
 
 
-def bias_of_the_wrong_sign(x, weight_row, bias_row, log_weights, bias, variance):
-    return conditional(x, weight_row, bias_row, log_weights, -bias, variance)
+def bias_of_the_wrong_sign(x, weight_row, bias_row, log_weights, bias, variance, *rest):
+    return conditional(x, weight_row, bias_row, log_weights, -bias, variance, *rest)
 
 
-def variance_missing(x, weight_row, bias_row, log_weights, bias, variance):
+def variance_missing(x, weight_row, bias_row, log_weights, bias, variance, *rest):
     return conditional(
-        x, weight_row, bias_row, log_weights, bias, np.ones_like(variance)
+        x, weight_row, bias_row, log_weights, bias, np.ones_like(variance), *rest
     )
 
 
-def square_not_halved(x, weight_row, bias_row, log_weights, bias, variance):
+def square_not_halved(x, weight_row, bias_row, log_weights, bias, variance, *rest):
     half = np.asarray(0.5 * variance, variance.dtype)
-    return conditional(x, weight_row, bias_row, log_weights, bias, half)
+    return conditional(x, weight_row, bias_row, log_weights, bias, half, *rest)
 
 
-def weights_not_logarithms(x, weight_row, bias_row, log_weights, bias, variance):
-    return conditional(x, weight_row, bias_row, np.exp(log_weights), bias, variance)
+def weights_not_logarithms(x, weight_row, bias_row, log_weights, bias, variance, *rest):
+    return conditional(
+        x, weight_row, bias_row, np.exp(log_weights), bias, variance, *rest
+    )
 
 
-def rows_swapped(x, weight_row, bias_row, log_weights, bias, variance):
-    return conditional(x, bias_row, weight_row, log_weights, bias, variance)
+def rows_swapped(x, weight_row, bias_row, log_weights, bias, variance, *rest):
+    return conditional(x, bias_row, weight_row, log_weights, bias, variance, *rest)
 
 
 def one_rating_off(x, *rest):
@@ -102,6 +110,19 @@ def one_rating_off(x, *rest):
 def test_a_mutant_is_found(side, mutant, name):
     with tiny.in_precision(name) as precision, tiny.found():
         check(side, precision, mutant)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda w: None, lambda w: 1 / w, np.sqrt, lambda w: np.roll(w, 1)],
+    ids=["missing", "a variance", "its root", "of another rating"],
+)
+def test_a_mutant_of_the_noise_is_found(side, wrong, float64):
+    def mutant(*given):
+        return conditional(*given[:-1], wrong(given[-1]))
+
+    with tiny.found():
+        check(side, float64, mutant, spec=NOISY)
 
 
 # The draw: an inverse CDF in two levels.
@@ -140,12 +161,15 @@ def test_draws_have_the_frequencies_of_the_softmax(num_topics):
 
 
 @pytest.mark.parametrize("side", tiny.SIDES.values(), ids=tiny.SIDES)
-def test_draws_of_ratings_have_their_own_conditionals(side):
-    _, data, state = tiny.make(tiny.PRECISIONS["float32"])
+@pytest.mark.parametrize("noise", ["constant", "that differs"])
+def test_draws_of_ratings_have_their_own_conditionals(side, noise):
+    spec = None if noise == "constant" else NOISY
+    _, data, state = tiny.make(tiny.PRECISIONS["float32"], spec)
     given = arguments(side, state, data)
     expected = special.softmax(np.float64(conditional(*given)), axis=1)
-    many = quick_jit(jax.vmap(resample_topics, (0, *[None] * 7)), static_argnums=7)
-    drawn = many(jax.random.split(jax.random.key(3), 20_000), *given, data.chunk)
+    many = quick_jit(jax.vmap(resample_topics, (0, *[None] * 8)), static_argnums=7)
+    keys = jax.random.split(jax.random.key(3), 20_000)
+    drawn = many(keys, *given[:-1], data.chunk, given[-1])
     for n in range(tiny.NUM_RATINGS):
         counts = np.bincount(drawn[:, n], minlength=expected.shape[1])
         assert_frequencies(counts, expected[n])

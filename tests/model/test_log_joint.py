@@ -26,6 +26,9 @@ SPECS = {
     "fixed numbers": tiny.make_fixed_spec(),
     "ordinal": tiny.make_ordinal_spec(),
     "shared biases": tiny.share(tiny.make_spec()),
+    "noise": tiny.noisy(tiny.make_spec()),
+    "noise, fixed numbers": tiny.noisy(tiny.make_fixed_spec(), 1.7, None, 0.8),
+    "ordinal noise": tiny.noisy(tiny.make_ordinal_spec("none", "none"), rating=None),
 }
 of_topics = quick_jit(log_density_of_topics)
 of_counts = quick_jit(log_joint_of_counts)
@@ -53,14 +56,24 @@ def log_dirichlet(log_weights, concentration):
 def by_scipy(state, spec, data):
     """Write the joint density down, one factor of DESIGN section 2 after another."""
     total = log_prior(spec.likelihood.variance, state.rating_variance)
-    spread = np.sqrt(state.rating_variance)
+    precision = tiny.precision_of(state, data)
+    precision = np.ones(len(data.rating)) if precision is None else precision
+    root = np.sqrt(precision[: tiny.NUM_RATINGS])
+    spread = np.sqrt(state.rating_variance) / root
+    for name, number in (("user", 5), ("item", 4), ("rating", 12)):
+        prior, each = getattr(spec, f"{name}_noise"), getattr(state.noise, name)
+        if each is None:
+            continue
+        shape = getattr(state.noise, f"{name}_shape", prior.shape)
+        total += stats.gamma.logpdf(each[:number], shape, scale=1 / shape).sum()
+        total += log_prior(prior.shape, shape)
     residual = tiny.residual(state, data, without=())[: tiny.NUM_RATINGS]
     if isinstance(spec.likelihood, Ordinal):
         levels, scale = spec.likelihood.levels, spec.likelihood.cut_scale
         edges = np.concatenate([[-np.inf], state.cut_points, [np.inf]])
-        for rating, rest in zip(data.rating, residual, strict=False):
+        for rating, rest, scale_of in zip(data.rating, residual, root, strict=False):
             level = levels.index(rating)
-            low, high = edges[level : level + 2] - (rating - rest)
+            low, high = scale_of * (edges[level : level + 2] - (rating - rest))
             total += np.log(special.ndtr(high) - special.ndtr(low))
         total += stats.norm.logpdf(state.cut_points, 0, scale).sum()
     else:
@@ -159,9 +172,10 @@ def test_log_joint_in_float32_is_that_in_float64():
     np.testing.assert_allclose(joints["float32"], joints["float64"], rtol=3e-6)
 
 
-def test_padding_leaves_no_mark():
+@pytest.mark.parametrize("name", ["weak limit and sticks", "noise", "ordinal noise"])
+def test_padding_leaves_no_mark(name):
     with tiny.in_precision("float64") as precision:
-        spec, data, state = tiny.make(precision)
+        spec, data, state = tiny.make(precision, SPECS[name])
         expected = tiny.joint(state, spec, data)
         rng = np.random.default_rng(9)
         for side in tiny.SIDES.values():
@@ -178,6 +192,12 @@ def test_padding_leaves_no_mark():
                 topic_weights=weights._replace(log_row_weights=theta),
                 topic_of_rating=topic,
             )
+        noise = state.noise._asdict()
+        for of, number in (("user", 5), ("item", 4), ("rating", 12)):
+            if noise[of] is not None:
+                noise[of] = noise[of].copy()
+                noise[of][number:] = 0  # of which the logarithm is infinite
+        state = state._replace(noise=type(state.noise)(**noise))
         assert tiny.joint(state, spec, data) == pytest.approx(expected, abs=1e-9)
 
 
@@ -200,9 +220,10 @@ def test_mean_of_ratings():
         )
 
 
-def test_squared_error_may_be_given():
+@pytest.mark.parametrize("name", ["weak limit and sticks", "noise"])
+def test_squared_error_may_be_given(name):
     with tiny.in_precision("float64") as precision:
-        spec, data, state = tiny.make(precision)
+        spec, data, state = tiny.make(precision, SPECS[name])
         given = quick_jit(log_joint)(
             state, spec, data, np.asarray(tiny.squared_error(state, data))
         )
