@@ -641,6 +641,8 @@ def test_a_second_sweep_and_new_numbers_compile_nothing():
         given = spec if t % 2 else more
         state, info = gibbs_sweep(jax.random.fold_in(key, t), state, given, data)
     assert gibbs_sweep._cache_size() == compiled
+    one = jnp.ones(())  # in the place of infinity, said of noise that is constant
+    info = info._replace(user_noise_shape=one, item_noise_shape=one)
     for leaf in jax.tree.leaves((state, info)):
         assert leaf.dtype in (np.float32, np.int32) and np.all(np.isfinite(leaf))
     assert info.item_shared_bias_variance == state.item_bias_prior.shared_variance > 0

@@ -595,6 +595,9 @@ def test_a_key_gives_the_same_draws_and_another_key_others(start):
 
 def test_everything_stays_finite_and_in_float32(start):
     state, info = sweeps(start, seed=3, number=50)
+    # Said of noise that is constant.
+    assert info.user_noise_shape == info.item_noise_shape == np.inf
+    info = info._replace(user_noise_shape=jnp.ones(()), item_noise_shape=jnp.ones(()))
     for leaf in jax.tree.leaves((state, info)):
         assert leaf.dtype in (np.float32, np.int32)
         assert np.all(np.isfinite(leaf))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,7 @@ from im3f_jax.model.generative import (
 )
 from im3f_jax.model.likelihood import Gaussian
 from im3f_jax.model.log_joint import log_joint
+from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.prior import draw_prior
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.topic_prior import HDP, FiniteDirichlet
@@ -38,6 +40,7 @@ from tests.quick import quick_jit
 from tests.validation.nuts import nuts_against_gibbs, sites_of_state
 
 pytestmark = pytest.mark.relaxed
+log_joint_module = sys.modules[log_joint.__module__]
 
 WEAK = tiny.make_spec()
 SPECS = {
@@ -57,6 +60,9 @@ SPECS = {
     "ordinal, no topics": tiny.make_ordinal_spec("none", "none"),
     "shared biases": tiny.share(WEAK),
     "M3F, one bias a row": tiny.share(tiny.make_fixed_spec(0.0, 0.2), 0.3, 0.0),
+    "noise": tiny.noisy(tiny.make_spec("none", "weak_limit")),
+    "noise, no topics": tiny.noisy(tiny.make_spec("none", "none"), 1.7, rating=None),
+    "ordinal noise": tiny.noisy(tiny.make_ordinal_spec("finite", "none"), item=None),
 }
 COUNT = tiny.NUM_RATINGS
 
@@ -71,6 +77,11 @@ def conform(state, spec):
     state = state._replace(
         rating_variance=fixed(spec.likelihood.variance, state.rating_variance)
     )
+    for name in tiny.SIDES:
+        prior, field = getattr(spec, f"{name}_noise"), f"{name}_shape"
+        if isinstance(prior, GammaNoise):
+            shape = fixed(prior.shape, getattr(state.noise, field))
+            state = state._replace(noise=state.noise._replace(**{field: shape}))
     for side in tiny.SIDES.values():
         prior, bias = side.of(spec, "bias_prior"), side.of(state, "bias")
         weights, topics = side.of(state, "topic_weights"), side.of(spec, "topic_prior")
@@ -324,6 +335,35 @@ def test_a_wrong_density_of_shared_parts_is_found(monkeypatch):
             )
 
 
+@pytest.mark.parametrize("name", ["noise", "ordinal noise"])
+@pytest.mark.parametrize("wrong", ["variance for precision", "no density", "no root"])
+def test_a_wrong_density_of_noise_is_found(name, wrong, monkeypatch):
+    if wrong == "no density":
+        right = GammaNoise.log_density
+        monkeypatch.setattr(
+            GammaNoise,
+            "log_density",
+            lambda self, p, *rest: right(self, 0 * p + 1, *rest),
+        )
+    else:  # of the joint: what precisions mean for the ratings
+        right = log_joint_module.precision_of_ratings
+        power = -1 if wrong == "variance for precision" else 2
+        monkeypatch.setattr(
+            log_joint_module,
+            "precision_of_ratings",
+            lambda *given: right(*given) ** power,
+        )
+    spec = SPECS[name]
+    with tiny.in_precision("float64") as precision:
+        data, states = make_states(spec, 3)
+        with tiny.found():
+            tiny.assert_same_differences(
+                numpyro_densities(spec, states, data),
+                joints(spec, states, data),
+                precision,
+            )
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -333,6 +373,8 @@ def test_a_wrong_density_of_shared_parts_is_found(monkeypatch):
         "no topics",
         "ordinal",
         "ordinal, no topics",
+        "noise",
+        "ordinal noise",
     ],
 )
 def test_the_marginal_model_is_the_sum_over_topics(name):
@@ -383,6 +425,7 @@ DRAWN = {
     ),
     "BPMF": tiny.make_spec("none", "none"),
     "BPMF ordinal": tiny.make_ordinal_spec("none", "none"),
+    "BPMF noise": tiny.noisy(tiny.make_spec("none", "none")),
 }
 DRAWS = 2000
 
@@ -406,7 +449,7 @@ def statistics(draws):
             found[f"{name}: last"] = flat[:, -1]
             found[f"{name}: largest"] = flat.max(1)
             found[f"{name}: spread"] = flat.std(1)
-        if name.endswith("precision"):
+        if name.endswith("factor_precision"):
             found[f"{name}: log det"] = np.linalg.slogdet(value)[1]
     return found
 
@@ -441,7 +484,8 @@ def predictive(seed, spec):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param("iM3F", marks=pytest.mark.slow), "M3F", "BPMF", "BPMF ordinal"],
+    [pytest.param("iM3F", marks=pytest.mark.slow), "M3F", "BPMF", "BPMF ordinal"]
+    + ["BPMF noise"],
 )
 def test_numpyros_draws_are_those_of_plain_jax(name):
     ours, theirs = plain_draws(0, DRAWN[name]), predictive(1, DRAWN[name])
@@ -457,6 +501,13 @@ def test_numpyros_draws_are_those_of_plain_jax(name):
         wrong = dataclasses.replace(DRAWN[name], likelihood=narrow)
         with pytest.raises(AssertionError, match="cut_points"):
             assert_same_draws(plain_draws(0, wrong), theirs)
+    if name == "BPMF noise":
+        for wrong in (
+            dataclasses.replace(DRAWN[name], user_noise=GammaNoise(Gamma(2.5, 1.2))),
+            dataclasses.replace(DRAWN[name], rating_noise=GammaNoise(3.0)),
+        ):
+            with pytest.raises(AssertionError, match="differs"):
+                assert_same_draws(plain_draws(0, wrong), theirs)
     if name != "BPMF":
         return
     # Wrong numbers: W_0 for its inverse, lambda_0 likewise, no floor, no c_0.

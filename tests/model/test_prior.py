@@ -144,6 +144,34 @@ def test_rows_share_a_part_of_their_biases():
     gof.assert_mean(own[:, 1, 0] * part[:, 1], 0)
 
 
+def test_noise_has_its_precisions():
+    spec = tiny.noisy(tiny.make_spec("none", "none"))
+    draws = draws_of(6, spec)
+    for side, prior in (("user", spec.user_noise), ("item", spec.item_noise)):
+        shape = draws[f"{side}_noise_shape"]
+        law = stats.gamma(prior.shape.shape, scale=1 / prior.shape.rate)
+        gof.assert_ks(shape, law.cdf, share=6)
+        # By its own distribution function each is uniform, and independent.
+        upto = [
+            stats.gamma.cdf(draws[f"{side}_precision"][:, n], shape, scale=1 / shape)
+            for n in (0, 2)
+        ]
+        gof.assert_ks(upto[0], stats.uniform.cdf, share=6, grain=1e-5)
+        gof.assert_mean((upto[0] - 0.5) * (upto[1] - 0.5), 0)
+    shape = spec.rating_noise.shape
+    assert np.unique(draws["rating_noise_shape"]) == np.float32(shape)
+    law = stats.gamma(shape, scale=1 / shape)
+    gof.assert_ks(draws["rating_precision"][:, 3], law.cdf, share=6, grain=1e-5)
+    root = np.sqrt(
+        draws["user_precision"][:, tiny.USER]
+        * draws["item_precision"][:, tiny.ITEM]
+        * draws["rating_precision"]
+        / draws["rating_variance"][:, None]
+    )
+    noise = (draws["ratings"] - draws["mean"]) * root
+    gof.assert_ks(noise[:, :3], stats.norm.cdf, share=6, grain=1e-3)
+
+
 def test_a_categorical_draw():
     weights = np.array([[0.2, 0.0, 0.5, 0.3, 0.0], [0.0, 0.0, 0.0, 0.0, 1.0]])
     with np.errstate(divide="ignore"):

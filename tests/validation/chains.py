@@ -18,6 +18,7 @@ from jax import lax
 
 from im3f_jax.gibbs import sweep
 from im3f_jax.model.log_joint import mean_of_ratings
+from im3f_jax.model.noise import precision_of_ratings
 from tests.quick import quick_jit
 from tests.validation import crf_prior, members
 from tests.validation.statistics import summarise
@@ -110,6 +111,8 @@ def _chains(key, truths, spec, data, start, plan, patch, active):
             state, ratings = carry
             rating_key, sweep_key = jax.random.split(jax.random.fold_in(key, t))
             noise = jax.random.normal(rating_key, ratings.shape, ratings.dtype)
+            precision = precision_of_ratings(state.noise, data.user, data.item)
+            noise = noise if precision is None else noise / jnp.sqrt(precision)
             drawn = mean_of_ratings(state, data) + noise * jnp.sqrt(
                 state.rating_variance
             )

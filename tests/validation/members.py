@@ -18,10 +18,17 @@ import numpy as np
 
 from im3f_jax.data import layout
 from im3f_jax.data.layout import BlockSizes
-from im3f_jax.gibbs.state import BiasPriorState, FactorPriorState, State, TopicWeights
+from im3f_jax.gibbs.state import (
+    BiasPriorState,
+    FactorPriorState,
+    NoiseState,
+    State,
+    TopicWeights,
+)
 from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
 from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
 from im3f_jax.model.likelihood import Gaussian, Ordinal
+from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.prior import draw_prior
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import ModelSpec
@@ -81,6 +88,8 @@ def _franchise(likelihood):
 
 # Four levels for sixteen ratings: often one of them has none.
 ORDINAL = {"likelihood": Ordinal((1.0, 2.0, 3.5, 4.0), 1.5), "global_bias": 0.0}
+# Shapes about 3: precisions that differ by a factor of two and more.
+USER_NOISE, ITEM_NOISE = GammaNoise(Gamma(6.0, 2.0)), GammaNoise(Gamma(7.0, 2.5))
 FINITE = FiniteDirichlet(USER_TOPICS, 1.5), FiniteDirichlet(ITEM_TOPICS, 3.0)
 FIXED_HDP = (
     HDP(USER_TOPICS, "weak_limit", 1.2, 2.0),
@@ -110,6 +119,15 @@ MEMBERS = {
     "iM3F ordinal": make_spec(*_hdp("weak_limit", "stick_breaking"), **ORDINAL),
     "iM3F shared biases": make_spec(*_hdp("weak_limit", "stick_breaking"), SHARED),
     "CRF shared biases": make_spec(*_franchise("conditional"), SHARED),
+    "BPMF noise": make_spec(
+        NoTopics(), NoTopics(), user_noise=USER_NOISE, item_noise=ITEM_NOISE
+    ),
+    "iM3F ordinal noise": make_spec(
+        *_hdp("weak_limit", "stick_breaking"),
+        **ORDINAL,
+        user_noise=USER_NOISE,
+        rating_noise=GammaNoise(2.5),  # Student's t of 5 degrees of freedom
+    ),
 }
 
 
@@ -215,8 +233,22 @@ def prior_state(key, spec, data):
                 shared=padded(draw[f"{side}_shared_bias"], rows),
                 shared_variance=draw[f"{side}_shared_bias_variance"],
             )
+    noise = NoiseState(
+        **{
+            kind: padded(draw[f"{kind}_precision"], rows, 1)
+            for kind, rows in (
+                ("user", data.user_rows),
+                ("item", data.item_rows),
+                ("rating", slots),
+            )
+            if f"{kind}_precision" in draw
+        },
+        user_shape=draw.get("user_noise_shape"),
+        item_shape=draw.get("item_noise_shape"),
+    )
     state = State(
         **fields,
+        noise=noise,
         rating_variance=draw["rating_variance"],
         global_bias=jnp.asarray(spec.global_bias, dtype),
         cut_points=draw.get("cut_points", jnp.zeros(0, dtype)),

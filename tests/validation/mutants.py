@@ -25,12 +25,14 @@ from im3f_jax.gibbs import (
     factors,
     global_weights,
     latent_ratings,
+    noise,
     rating_variance,
     row_weights,
     sweep,
     table_counts,
     table_topics,
 )
+from im3f_jax.model.log_joint import mean_of_ratings
 from im3f_jax.numerics import random
 from tests.validation.members import ITEM_TOPICS, NUM_ITEMS, NUM_USERS, SAMPLED
 
@@ -839,8 +841,117 @@ ORDINAL = [
     ),
 ]
 
+# --- noise that differs -------------------------------------------------------------
+
+
+def _noise(name, module, function, *, block="noise", member="BPMF noise", **wrong):
+    return Mutant(block, name, module, function, member=member, **wrong)
+
+
+def _noise_of_topics(block, function, index, **wrong):
+    """Let a block of the ordinal member forget the precisions."""
+    wrong = wrong or {"args": _arg(index, lambda p, c: jnp.ones_like(p))}
+    member = "iM3F ordinal noise"
+    name = "relative precisions forgotten"
+    return _noise(name, sweep, function, block=block, member=member, **wrong)
+
+
+def _stale_squares(squares, call):
+    """Squares of residuals from the means of before the sweep."""
+    data = call.args[3]
+    valid = jnp.arange(data.rating.shape[0]) < data.num_ratings
+    return jnp.where(valid, (data.rating - mean_of_ratings(call.state, data)) ** 2, 0)
+
+
+def _nothing_of_others(value, call):
+    # Calls: of all three; then without the users', without the items'; of all again.
+    return jnp.ones_like(value) if call.turn in (1, 2) else value
+
+
+_precisions = (noise, "conditional_precisions")
+_shape = (noise, "conditional_shape")
+
+NOISE = [
+    _noise("n for n/2", *_precisions, args=_arg(1, lambda n, c: 2 * n)),
+    _noise("squares not halved", *_precisions, args=_arg(2, lambda s, c: 2 * s)),
+    _noise(
+        "1/sigma^2 left out", *_precisions, args=_arg(3, lambda v, c: jnp.ones_like(v))
+    ),
+    _noise(
+        "prior's rate halved",
+        *_precisions,
+        result=_field("rate", lambda rate, c: rate - 0.5 * c.args[0]),
+    ),
+    _noise(
+        "other side's precisions forgotten",
+        sweep,
+        "precision_of_ratings",
+        result=_nothing_of_others,
+    ),
+    _noise(
+        "given a stale residual",
+        sweep,
+        "_resample_noise",
+        args=_arg(4, _stale_squares),
+    ),
+    _noise(
+        "shape: every proposal accepted",
+        noise,
+        "_accept",
+        result=lambda value, c: jnp.full_like(value, True),
+    ),
+    _noise(
+        "shape: the proposal's density left out of the ratio",
+        noise,
+        "_log_t",
+        result=lambda value, c: 0 * value,
+    ),
+    _noise(
+        "shape: one row too many",
+        *_shape,
+        args=_arg(2, lambda s, c: s._replace(count=s.count + 1)),
+    ),
+    _noise(
+        "shape: prior's rate left out",
+        *_shape,
+        args=_arg(0, lambda prior, c: dataclasses.replace(prior, rate=0 * prior.rate)),
+    ),
+    _noise(
+        "left out",
+        sweep,
+        "_resample_noise",
+        result=lambda value, c: c.state.noise,
+        left_out=True,
+    ),
+    _noise(
+        "relative precisions forgotten",
+        sweep,
+        "resample_factors",
+        block="factors",
+        args=_arg(7, lambda p, c: jnp.ones_like(p)),
+    ),
+    _noise_of_topics("topics", "resample_topics", 8),
+    _noise_of_topics("table topics", "resample_table_topics", 11),
+    _noise_of_topics("biases", "bias_statistics", 5),
+    _noise_of_topics("cut points", "resample_cut_points", 6),
+    _noise_of_topics("latent ratings", "resample_latent_ratings", 4),
+    _noise_of_topics(
+        "rating variance",
+        "_resample_noise",
+        0,
+        args=_arg(5, lambda variance, c: 2 * variance),
+    )._replace(block="noise", name="variance other than 1"),
+    _noise(
+        "of single ratings: n for n/2",
+        sweep,
+        "resample_precisions",
+        member="iM3F ordinal noise",
+        args=_arg(2, lambda n, c: (1 + c.turn) * n),  # users come first
+    ),
+]
+
 MUTANTS = [*FRANCHISE, *FACTORS, *BIASES, *TOPICS, *SCALARS, *LEFT_OUT]
-MUTANTS += [*ORDINAL, *SHARED]
+MUTANTS += [*ORDINAL, *SHARED, *NOISE]
 
 
 def numbers_of(member):

@@ -17,6 +17,7 @@ from im3f_jax.gibbs.sweep import gibbs_sweep
 from im3f_jax.model.bias_prior import TopicNormal
 from im3f_jax.model.factor_prior import NormalWishart
 from im3f_jax.model.likelihood import Gaussian, Ordinal
+from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import ModelSpec
 from im3f_jax.model.topic_prior import HDP, FiniteDirichlet
@@ -65,6 +66,11 @@ SPECS = {
         likelihood=Ordinal((1.0, 2, 3, 4, 5), 2.0),
         global_bias=0.0,
     ),
+    "M3F noise": replace(
+        _spec(FiniteDirichlet(3, 4.0), FiniteDirichlet(2, 3.0)),
+        user_noise=GammaNoise(Gamma(8.0, 2.0)),
+        rating_noise=GammaNoise(3.0),
+    ),
 }
 
 # Pairs whose expected rating is compared: user 3 has no rating, (4, 1) has two.
@@ -77,6 +83,17 @@ def sites_of_state(state, spec, data) -> dict:
     sites = {"rating_variance": state.rating_variance}
     if state.cut_points.shape[0]:
         sites["cut_points"] = state.cut_points
+    for kind, number in (
+        ("user", users),
+        ("item", items),
+        ("rating", tiny.NUM_RATINGS),
+    ):
+        precision = getattr(state.noise, kind)
+        if precision is not None:
+            sites[f"{kind}_precision"] = precision[:number]
+        shape = getattr(state.noise, f"{kind}_shape", None)
+        if shape is not None:
+            sites[f"{kind}_noise_shape"] = shape
     for side, number in (("user", users), ("item", items)):
         of = tiny.SIDES[side].of
         prior, weights = of(state, "factor_prior"), of(state, "topic_weights")
@@ -120,8 +137,13 @@ def _quantities(sites, model, spec, rating) -> dict:
     found = {
         name: value
         for name, value in sites.items()
-        if name.endswith(("variance", "concentration"))
+        if name.endswith(("variance", "concentration", "noise_shape"))
     }
+    for kind in ("user", "rating"):
+        if f"{kind}_precision" in sites:
+            log = jnp.log(sites[f"{kind}_precision"])
+            found[f"{kind} precisions, mean log"] = jnp.mean(log)
+            found[f"{kind} precisions, least log"] = jnp.min(log)
     expected = spec.global_bias + jnp.sum(
         sites["user_factors"][PAIRS[0]] * sites["item_factors"][PAIRS[1]], axis=1
     )

@@ -8,6 +8,7 @@ from scipy import stats
 
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.log_joint import log_joint, mean_of_ratings
+from im3f_jax.model.noise import precision_of_ratings
 from im3f_jax.model.topic_prior import CRF
 from tests.validation.members import NUM_ITEMS, NUM_RATINGS, NUM_USERS
 
@@ -33,7 +34,12 @@ def summarise(state, ratings, spec, data):
         state.user_factors[data.user[real]] * state.item_factors[data.item[real]],
         axis=1,
     )
-    scaled = jnp.sum(residual**2) / state.rating_variance
+    squares = residual**2
+    precision = precision_of_ratings(state.noise, data.user, data.item)
+    if precision is not None:
+        found |= _noise(state, squares, data)
+        squares = precision[real] * squares
+    scaled = jnp.sum(squares) / state.rating_variance
     found |= {
         "squared error / variance": scaled,
         "mean residual": jnp.mean(residual) / jnp.sqrt(state.rating_variance),
@@ -42,7 +48,7 @@ def summarise(state, ratings, spec, data):
         "residual x inner product": jnp.sum(residual * dots) / state.rating_variance,
         "log likelihood": -0.5
         * (scaled + NUM_RATINGS * jnp.log(state.rating_variance)),
-        "log joint": log_joint(state, spec, data, jnp.sum(residual**2)),
+        "log joint": log_joint(state, spec, data, jnp.sum(squares)),
         "spread of inner products": jnp.log(jnp.var(dots)),
     }
     if isinstance(spec.likelihood, Ordinal):
@@ -68,6 +74,8 @@ def _ordinal(state, ratings, spec, data):
     level = spec.likelihood.level_of(ratings)[real]
     given = dataclasses.replace(data, rating=ratings)
     joint = log_joint(state, spec, given)
+    precision = precision_of_ratings(state.noise, data.user, data.item)
+    root = None if precision is None else jnp.sqrt(precision[real])
     scores = level.astype(mean.dtype) - jnp.sum(
         (mean[:, None] > cuts[None]).astype(mean.dtype), axis=1
     )
@@ -75,7 +83,7 @@ def _ordinal(state, ratings, spec, data):
         "variance of ratings": jnp.var(ratings[real]),
         "log joint": joint,
         "log likelihood": spec.likelihood.log_density(
-            ratings[real], mean, jnp.ones(NUM_RATINGS, bool), cuts
+            ratings[real], mean, jnp.ones(NUM_RATINGS, bool), cuts, root
         )
         - spec.likelihood.log_prior(cuts),
         "cut points, first": cuts[0],
@@ -91,6 +99,46 @@ def _ordinal(state, ratings, spec, data):
         ),
         "ratings x mean": jnp.sum(level.astype(mean.dtype) * mean),
     }
+
+
+def _noise(state, squares, data):
+    """Relative precisions by their logarithms, whose moments are finite."""
+    noise, real = state.noise, slice(NUM_RATINGS)
+    found = {}
+    for kind, number, row in (
+        ("user", NUM_USERS, data.user[real]),
+        ("item", NUM_ITEMS, data.item[real]),
+        ("rating", NUM_RATINGS, jnp.arange(NUM_RATINGS)),
+    ):
+        precision = getattr(noise, kind)
+        if precision is None:
+            continue
+        precision = precision[:number]
+        log = jnp.log(precision)
+        found |= {
+            f"{kind} noise, mean": jnp.mean(log),
+            f"{kind} noise, spread": jnp.log(jnp.std(log)),
+            f"{kind} noise, least": jnp.min(log),
+            f"{kind} noise, largest": jnp.max(log),
+            f"{kind} noise, first": log[0],
+            f"{kind} noise and variance": jnp.mean(log)
+            - jnp.log(state.rating_variance),
+            f"{kind} noise x squared error": jnp.log(
+                jnp.sum(precision[row] * squares) / state.rating_variance
+            ),
+            f"{kind} noise against squared error": jnp.mean(
+                log[row] * jnp.log(squares)
+            ),
+        }
+        shape = getattr(noise, f"{kind}_shape", None)
+        if shape is not None:
+            excess = jnp.sum(precision - 1 - log)
+            found[f"{kind} noise, shape"] = jnp.log(shape)
+            found[f"{kind} noise, excess x shape"] = jnp.log(shape * excess)
+    if noise.user is not None and noise.item is not None:
+        product = jnp.log(noise.user[data.user[real]] * noise.item[data.item[real]])
+        found["noise of users and items"] = jnp.log(jnp.std(product))
+    return found
 
 
 def _factors(state, side, rows):

@@ -106,4 +106,5 @@ def test_every_block_has_a_mutant():
         "franchise",
         "cut points",
         "latent ratings",
+        "noise",
     }
