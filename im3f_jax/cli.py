@@ -64,6 +64,7 @@ _SPEC_OPTIONS = [
     ("item_table_concentration", float, ("im3f",), "of each item's topic weights"),
     ("user_topic_concentration", float, ("m3f",), "of each user's topic weights"),
     ("item_topic_concentration", float, ("m3f",), "of each item's topic weights"),
+    ("factor_prior", str, _SAMPLED, "shrinkage: learn how many columns are needed"),
     ("likelihood", str, _SAMPLED, "ordinal: for stars, and counts of few levels"),
     ("rating_variance", float, _ALL, "fixed at this number instead of sampled"),
     ("rating_variance_floor", float, _SAMPLED, "least it may be; 0: continuous scale"),
@@ -79,6 +80,7 @@ _SPEC_OPTIONS = [
 
 _CHOICES = {
     "topics": ["weak_limit", "stick_breaking", "crf"],
+    "factor_prior": ["shrinkage"],
     "likelihood": ["gaussian", "ordinal"],
 }
 
@@ -392,6 +394,7 @@ def _fit(arguments: argparse.Namespace) -> int:
         "clip": arguments.clip,
         **scores,
         "topics": _topics(posterior),
+        "effective_dimension": float(posterior.effective_dimension.mean()),
         "sweeps": {
             "num_warmup": arguments.num_warmup,
             "num_samples": arguments.num_samples,

@@ -109,6 +109,17 @@ class Posterior:
         return self._kept("effective_item_topics")
 
     @property
+    def effective_dimension(self) -> np.ndarray:
+        """Columns of the factors in use in each kept draw, (chain, draw).
+
+        exp(entropy of the columns' shares of the energy of the factors' product), that
+        of column h being |a_h|^2 |b_h|^2: from 1 to latent_dim. Under a
+        `MultiplicativeGamma` the learned dimension; under priors without an order of
+        the columns the draws turn freely within them, and it is near latent_dim.
+        """
+        return self._kept("effective_dimension")
+
+    @property
     def rating_variance(self) -> np.ndarray:
         """sigma^2 in each kept draw, squared rating scale, (chain, draw)."""
         return self._kept("rating_variance")
