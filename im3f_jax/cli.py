@@ -572,6 +572,11 @@ def _summary(metrics: dict) -> str:
             for side, topics in metrics["topics"].items()
         ]
         lines.append(f"topics in use, mean over draws: {', '.join(sides)}")
+    if metrics["spec"]["factor_prior"]["type"] == "MultiplicativeGamma":
+        lines.append(
+            f"effective dimension {metrics['effective_dimension']:.1f} of "
+            f"{metrics['spec']['latent_dim']}"
+        )
     seconds = ", ".join(f"{k} {v:.1f} s" for k, v in metrics["seconds"].items())
     lines.append(f"on {metrics['device']}: {seconds}")
     return "\n".join(lines)

@@ -114,8 +114,8 @@ class Posterior:
 
         exp(entropy of the columns' shares of the energy of the factors' product), that
         of column h being |a_h|^2 |b_h|^2: from 1 to latent_dim. Under a
-        `MultiplicativeGamma` the learned dimension; under priors without an order of
-        the columns the draws turn freely within them, and it is near latent_dim.
+        `MultiplicativeGamma` it is the learned dimension; under the other priors, which
+        shrink no column, it tells little.
         """
         return self._kept("effective_dimension")
 

@@ -92,6 +92,7 @@ def test_every_block_has_a_mutant():
     blocks = {mutant.block for mutant in mutants.MUTANTS}
     assert blocks >= {
         "factor prior",
+        "column precisions",
         "factors",
         "topic means",
         "biases",
