@@ -907,7 +907,10 @@ COLUMNS = [
         ),
         (
             "all given the old ones",
-            {"args": _arg(1, lambda x, c: c.state.column_increments)},
+            {
+                "args": _arg(1, lambda x, c: c.state.column_increments),
+                "faint": True,
+            },
         ),
     )
 ]
