@@ -18,6 +18,7 @@ from im3f_jax import (
     SharedNormal,
     TopicNormal,
 )
+from im3f_jax.inference.run import run_chunk
 from im3f_jax.model.factor_prior import (
     IsotropicNormal,
     MultiplicativeGamma,
@@ -314,7 +315,15 @@ def check_shrunk(model, rate, tmp_path):
 
 def test_columns_that_are_shrunk_are_fitted_saved_and_loaded(tmp_path):
     rate = np.sqrt(0.1 * np.var(fits.data()[0].rating))
-    check_shrunk(BPMF(2, factor_prior="shrinkage"), rate, tmp_path)
+    posterior = check_shrunk(BPMF(2, factor_prior="shrinkage"), rate, tmp_path)
+    trace = dict(posterior.trace)
+    del trace["effective_dimension"]
+    old = dataclasses.replace(posterior, trace=trace)
+    refused("older version", lambda: old.effective_dimension)
+    # Other numbers compile nothing.
+    size = run_chunk._cache_size()
+    fits.fit(BPMF(2, factor_prior=MultiplicativeGamma(2.0, 4.0, 0.3)))
+    assert run_chunk._cache_size() == size > 0
 
 
 @pytest.mark.slow

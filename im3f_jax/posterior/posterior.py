@@ -116,7 +116,17 @@ class Posterior:
         of column h being |a_h|^2 |b_h|^2: from 1 to latent_dim. Under a
         `MultiplicativeGamma` it is the learned dimension; under the other priors, which
         shrink no column, it tells little.
+
+        Raises
+        ------
+        InputError
+            For a file saved before it was kept.
         """
+        if "effective_dimension" not in self.trace:
+            raise InputError(
+                "This posterior was saved by an older version, which did not keep the "
+                "effective dimension: fit again."
+            )
         return self._kept("effective_dimension")
 
     @property
