@@ -27,8 +27,8 @@ from im3f_jax.numerics.reductions import count_by_cell
 
 __all__ = ["START_VARIANCE", "init_state", "start_response"]
 
-# Of the columns' precisions at the start, the largest over the least, at most: a
-# column without any weight would stay so for long.
+# Of the columns' precisions at the start, the largest over the least, at most: they
+# are finite where a column of the given factors is 0.
 START_RANGE = 1e4
 
 # Variance of the latent ratings that the start supposes: the noise, 1, and as much from

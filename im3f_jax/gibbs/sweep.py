@@ -41,7 +41,7 @@ from im3f_jax.model.topic_prior import (
 from im3f_jax.numerics.linalg import dots_of_pairs
 from im3f_jax.numerics.reductions import count_by_cell
 
-__all__ = ["gibbs_sweep", "resample_topic_weights"]
+__all__ = ["effective_dimension", "gibbs_sweep", "resample_topic_weights"]
 
 
 @jax.jit
@@ -476,7 +476,8 @@ def effective_dimension(user_factors: Array, item_factors: Array) -> Array:
         Shapes (user rows, D) and (item rows, D), 0 in rows of padding.
     """
     users, items = (jnp.sum(x**2, axis=0) for x in (user_factors, item_factors))
-    return _exp_entropy(users * items)
+    energy = users * items
+    return _exp_entropy(energy / jnp.sum(energy))
 
 
 def _shared_variance(prior: BiasPriorState) -> Array:
@@ -490,9 +491,9 @@ def _occupied(counts: Array, dtype) -> tuple[Array, Array]:
     if not counts.shape[1]:
         return jnp.zeros((), jnp.int32), jnp.zeros((), dtype)
     of_topic = jnp.sum(counts, axis=0, dtype=jnp.int32)
-    return jnp.sum(of_topic > 0, dtype=jnp.int32), _exp_entropy(of_topic.astype(dtype))
+    share = of_topic.astype(dtype) / jnp.sum(of_topic).astype(dtype)
+    return jnp.sum(of_topic > 0, dtype=jnp.int32), _exp_entropy(share)
 
 
-def _exp_entropy(amount: Array) -> Array:
-    share = amount / jnp.sum(amount)
+def _exp_entropy(share: Array) -> Array:
     return jnp.exp(-jnp.sum(jnp.where(share > 0, share * jnp.log(share), 0)))

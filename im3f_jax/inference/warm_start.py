@@ -112,16 +112,30 @@ def order_columns(
     tuple of Array
         In the same shapes.
     """
-    users, user_root = jnp.linalg.qr(user_factors)
-    items, item_root = jnp.linalg.qr(item_factors)
+
+    def factor(rows):
+        # With fewer rows than columns some columns would be lost.
+        missing = max(rows.shape[1] - rows.shape[0], 0)
+        return jnp.linalg.qr(jnp.pad(rows, ((0, missing), (0, 0))))
+
+    users, user_root = factor(user_factors)
+    items, item_root = factor(item_factors)
     left, values, right = jnp.linalg.svd(
         jnp.matmul(user_root, item_root.T, precision="highest")
     )
     ratio = num_users.astype(values.dtype) / num_items.astype(values.dtype)
     scale, tilt = jnp.sqrt(values), ratio**0.25
     return (
-        jnp.matmul(users, left * (scale * tilt)[None], precision="highest"),
-        jnp.matmul(items, right.T * (scale / tilt)[None], precision="highest"),
+        jnp.matmul(
+            users[: user_factors.shape[0]],
+            left * (scale * tilt)[None],
+            precision="highest",
+        ),
+        jnp.matmul(
+            items[: item_factors.shape[0]],
+            right.T * (scale / tilt)[None],
+            precision="highest",
+        ),
     )
 
 

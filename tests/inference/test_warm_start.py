@@ -46,6 +46,17 @@ def test_columns_are_put_in_order_and_their_product_stays():
         np.testing.assert_allclose(gram, expected, atol=1e-5)
 
 
+def test_columns_are_put_in_order_where_rows_are_fewer():
+    a, b = np.random.default_rng(5).normal(size=(2, 3, 5)).astype(np.float32)
+    users, items = order_columns(a, b, np.int32(3), np.int32(3))
+    assert users.shape == items.shape == (3, 5)
+    np.testing.assert_allclose(
+        np.asarray(users) @ np.asarray(items).T, a @ b.T, atol=1e-5
+    )
+    sizes = np.sum(np.asarray(users) ** 2, axis=0)
+    assert np.all(np.diff(sizes) < 1e-6) and np.all(sizes[3:] < 1e-6)
+
+
 @pytest.fixture(scope="module")
 def pmf():
     """Fit PMF to fits.data(); and the ratings less the global bias."""
