@@ -76,6 +76,8 @@ class State(NamedTuple):
     rating_variance: Array  # sigma^2, squared rating scale, scalar
     global_bias: Array  # chi_0, rating scale, scalar
     cut_points: Array  # of the ordinal likelihood, increasing, (L - 1,); Gaussian: (0,)
+    # Of a `MultiplicativeGamma` only: both sides' precisions are its running products.
+    column_increments: Array | None = None  # delta, shape (D,)
 
 
 class SweepInfo(NamedTuple):
@@ -99,4 +101,5 @@ class SweepInfo(NamedTuple):
     item_dish_concentration: Array
     user_table_concentration: Array
     item_table_concentration: Array
+    effective_dimension: Array  # exp(entropy of the columns' shares of a_u . b_j)
     cut_points_accepted: Array  # 1 where the joint move was, else 0; Gaussian: 1

@@ -77,6 +77,8 @@ def sites_of_state(state, spec, data) -> dict:
     sites = {"rating_variance": state.rating_variance}
     if state.cut_points.shape[0]:
         sites["cut_points"] = state.cut_points
+    if state.column_increments is not None:
+        sites["column_increments"] = state.column_increments
     for side, number in (("user", users), ("item", items)):
         of = tiny.SIDES[side].of
         prior, weights = of(state, "factor_prior"), of(state, "topic_weights")
