@@ -17,10 +17,10 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check --log $(LOG) 
 BUILD := setuptools
 
 PYTEST = $(BIN)/python -m pytest $(if $(SLOW),,-m "not slow")
-# In two processes: each compiled program takes memory mappings, of which Linux allows
-# 65,530 a process (vm.max_map_count), and the compiler crashes when they run out.
-KERNEL_TESTS := $(addprefix tests/,data gibbs numerics posterior validation)
-OTHER_TESTS := tests/inference tests/model $(wildcard tests/test_*.py)
+# A file of tests goes to one process, so that its fits are shared. Two at least: each
+# compiled program takes memory mappings, of which Linux allows 65,530 a process
+# (vm.max_map_count), and the compiler crashes when they run out.
+WORKERS ?= 2
 
 .PHONY: help demo test validate lint bench clean constraints
 .DEFAULT_GOAL := help
@@ -37,6 +37,7 @@ help:
 	@echo
 	@echo "PYTHON=...  the Python to use (3.11 or newer; now: $(PYTHON))"
 	@echo "VENV=...    the folder of the environment (now: $(VENV))"
+	@echo "WORKERS=... processes that run the tests (now: $(WORKERS))"
 	@echo "ARGS=...    more arguments for pytest, the demo or the benchmark"
 
 # --- set-up: two stamps, so that a second `make` installs nothing -----------------
@@ -71,7 +72,7 @@ demo: $(VENV)/.base
 
 test: $(VENV)/.dev
 	@echo "Running the tests$(if $(SLOW),, (without the slow ones: make test SLOW=1))"
-	@$(if $(ARGS),$(PYTEST) $(ARGS),$(PYTEST) $(KERNEL_TESTS) && $(PYTEST) $(OTHER_TESTS))
+	@$(PYTEST) $(if $(ARGS),$(ARGS),-n $(WORKERS) --dist loadfile)
 
 validate: $(VENV)/.dev
 	@echo "Running: python -m tests.validation $(ARGS)"

@@ -89,6 +89,10 @@ SETTINGS = {
     "IM3F, ordinal, shared biases": lambda d: _im3f(
         d, likelihood="ordinal", **SHARED, **_tables(1.0)
     ),
+    "BPMF, shrinkage": lambda d: im3f.BPMF(d, factor_prior="shrinkage"),
+    "IM3F, ordinal, shrinkage": lambda d: _im3f(
+        d, likelihood="ordinal", factor_prior="shrinkage", **_tables(1.0)
+    ),
     "M3F(1,1)": lambda d: _m3f(d, 1, 1),
     "M3F(2,2), shared biases": lambda d: _m3f(d, **SHARED),
     "IM3F, shared biases, table concentration 1": lambda d: _im3f(
@@ -151,6 +155,7 @@ def measure(model, split, warmup, samples, seed=0, thinning=1):
         "num_item_topics": float(posterior.num_item_topics.mean()),
         "effective_user_topics": float(posterior.effective_user_topics.mean()),
         "effective_item_topics": float(posterior.effective_item_topics.mean()),
+        "effective_dimension": float(posterior.effective_dimension.mean()),
         "user_bias_variance": float(
             posterior.trace.get("user_bias_variance", posterior.rating_variance)[
                 :, -1

@@ -224,7 +224,7 @@ TABLES = {
         "accuracy_ml-100k_d10", "accuracy_ml-100k_loo_d40", "accuracy_ml-1m_d10",
         "accuracy_ml-1m_d40",
     ),
-    "peers": lambda: peers("peers_ml-100k", "peers"),
+    "peers": lambda: peers("peers", "peers_d40"),
     "demo": lambda: demo("demo"),
     "throughput": lambda: throughput("throughput"),
     "validation": lambda: validation("validation"),

@@ -31,6 +31,7 @@ _PUBLIC = {
     "NormalWishart": "im3f_jax.model.factor_prior",
     "CRF": "im3f_jax.model.topic_prior",
     "IsotropicNormal": "im3f_jax.model.factor_prior",
+    "MultiplicativeGamma": "im3f_jax.model.factor_prior",
     "TopicNormal": "im3f_jax.model.bias_prior",
     "SharedNormal": "im3f_jax.model.bias_prior",
     "GammaNoise": "im3f_jax.model.noise",

@@ -18,6 +18,7 @@ import numpy as np
 from im3f_jax.data.layout import lay_out
 from im3f_jax.data.ratings import Ratings
 from im3f_jax.errors import Im3fWarning, InputError
+from im3f_jax.gibbs.sweep import effective_dimension
 from im3f_jax.inference.devices import block_sizes, choose_device, describe_device
 from im3f_jax.inference.memory import (
     estimate_draw_bytes,
@@ -27,7 +28,11 @@ from im3f_jax.inference.memory import (
 from im3f_jax.inference.run import Draws, Pairs, RunResult, map_settings, run
 from im3f_jax.inference.warm_start import fit_map
 from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
-from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
+from im3f_jax.model.factor_prior import (
+    IsotropicNormal,
+    MultiplicativeGamma,
+    NormalWishart,
+)
 from im3f_jax.model.likelihood import Gaussian, Ordinal
 from im3f_jax.model.noise import ConstantNoise, GammaNoise
 from im3f_jax.model.scalars import Gamma, InverseGamma
@@ -48,6 +53,7 @@ logger = logging.getLogger(__name__)
 
 Variance = float | InverseGamma | None
 Concentration = float | Gamma
+FactorPrior = str | NormalWishart | IsotropicNormal | MultiplicativeGamma | None
 Likelihood = str | Gaussian | Ordinal
 NoiseShape = float | Gamma | None
 MAP_STEPS = 300
@@ -263,7 +269,7 @@ def BPMF(
     rating_variance: Variance = None,
     rating_variance_floor: float | None = None,
     global_bias: float | None = None,
-    factor_prior: NormalWishart | IsotropicNormal | None = None,
+    factor_prior: FactorPrior = None,
     likelihood: Likelihood = "gaussian",
     user_noise_shape: NoiseShape = math.inf,
     item_noise_shape: NoiseShape = math.inf,
@@ -337,7 +343,7 @@ def M3F(
     user_topic_mean_variance: Variance = 0.0,
     item_topic_mean_variance: Variance = 0.0,
     global_bias: float | None = None,
-    factor_prior: NormalWishart | IsotropicNormal | None = None,
+    factor_prior: FactorPrior = None,
     likelihood: Likelihood = "gaussian",
     user_noise_shape: NoiseShape = math.inf,
     item_noise_shape: NoiseShape = math.inf,
@@ -393,7 +399,7 @@ def IM3F(
     user_topic_mean_variance: Variance = None,
     item_topic_mean_variance: Variance = None,
     global_bias: float | None = None,
-    factor_prior: NormalWishart | IsotropicNormal | None = None,
+    factor_prior: FactorPrior = None,
     likelihood: Likelihood = "gaussian",
     user_noise_shape: NoiseShape = math.inf,
     item_noise_shape: NoiseShape = math.inf,
@@ -437,7 +443,9 @@ def IM3F(
     global_bias
         chi_0, rating scale; None is the training mean.
     factor_prior
-        None is `NormalWishart()`.
+        None is `NormalWishart()`. "shrinkage" is `MultiplicativeGamma()`, under which
+        the data choose how many of the `latent_dim` columns they need (the posterior's
+        `effective_dimension`); or one of these components.
     likelihood
         "gaussian", the default, for scales with many levels or none; or "ordinal" for
         stars and counts with few levels (see `Ordinal`), whose latent ratings then have
@@ -492,7 +500,7 @@ def _model(
     model = Model(
         latent_dim=latent_dim,
         likelihood=likelihood,
-        factor_prior=NormalWishart() if factor_prior is None else factor_prior,
+        factor_prior=_factors(factor_prior),
         user_bias_prior=user_bias or TopicNormal(),
         item_bias_prior=item_bias or TopicNormal(),
         user_topic_prior=user_topics,
@@ -548,6 +556,21 @@ def _likelihood(
     raise InputError(
         f"Give {given} to the model or to its Gaussian likelihood, not to both."
     )
+
+
+def _factors(
+    prior: FactorPrior,
+) -> NormalWishart | IsotropicNormal | MultiplicativeGamma:
+    if prior is None:
+        return NormalWishart()
+    if isinstance(prior, str):
+        if prior != "shrinkage":
+            raise InputError(
+                f"factor_prior is {prior!r}, but must be None, 'shrinkage', a "
+                "NormalWishart, an IsotropicNormal or a MultiplicativeGamma."
+            )
+        return MultiplicativeGamma()
+    return prior
 
 
 def _biases(
@@ -726,6 +749,8 @@ def _fit_map(spec: ModelSpec, data, pairs: Pairs, seed: int) -> RunResult:
     for side in ("user", "item"):
         trace[f"num_{side}_topics"] = np.zeros((1, 1), np.int32)
         trace[f"effective_{side}_topics"] = np.zeros((1, 1))
+    dimension = effective_dimension(fit.user_factors, fit.item_factors)
+    trace["effective_dimension"] = np.asarray(dimension).reshape(1, 1)
     draws = Draws(
         user_features=users[None, None, : rows[0]],
         item_features=items[None, None, : rows[1]],

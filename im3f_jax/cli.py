@@ -64,6 +64,7 @@ _SPEC_OPTIONS = [
     ("item_table_concentration", float, ("im3f",), "of each item's topic weights"),
     ("user_topic_concentration", float, ("m3f",), "of each user's topic weights"),
     ("item_topic_concentration", float, ("m3f",), "of each item's topic weights"),
+    ("factor_prior", str, _SAMPLED, "shrinkage: learn how many columns are needed"),
     ("likelihood", str, _SAMPLED, "ordinal: for stars, and counts of few levels"),
     ("rating_variance", float, _ALL, "fixed at this number instead of sampled"),
     ("rating_variance_floor", float, _SAMPLED, "least it may be; 0: continuous scale"),
@@ -82,6 +83,7 @@ _SPEC_OPTIONS = [
 
 _CHOICES = {
     "topics": ["weak_limit", "stick_breaking", "crf"],
+    "factor_prior": ["shrinkage"],
     "likelihood": ["gaussian", "ordinal"],
 }
 
@@ -395,6 +397,7 @@ def _fit(arguments: argparse.Namespace) -> int:
         "clip": arguments.clip,
         **scores,
         "topics": _topics(posterior),
+        "effective_dimension": float(posterior.effective_dimension.mean()),
         "sweeps": {
             "num_warmup": arguments.num_warmup,
             "num_samples": arguments.num_samples,
@@ -572,6 +575,11 @@ def _summary(metrics: dict) -> str:
             for side, topics in metrics["topics"].items()
         ]
         lines.append(f"topics in use, mean over draws: {', '.join(sides)}")
+    if metrics["spec"]["factor_prior"]["type"] == "MultiplicativeGamma":
+        lines.append(
+            f"effective dimension {metrics['effective_dimension']:.1f} of "
+            f"{metrics['spec']['latent_dim']}"
+        )
     seconds = ", ".join(f"{k} {v:.1f} s" for k, v in metrics["seconds"].items())
     lines.append(f"on {metrics['device']}: {seconds}")
     return "\n".join(lines)

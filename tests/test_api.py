@@ -18,7 +18,12 @@ from im3f_jax import (
     SharedNormal,
     TopicNormal,
 )
-from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
+from im3f_jax.inference.run import run_chunk
+from im3f_jax.model.factor_prior import (
+    IsotropicNormal,
+    MultiplicativeGamma,
+    NormalWishart,
+)
 from tests import fits
 
 pytestmark = pytest.mark.relaxed
@@ -69,6 +74,9 @@ BAD_MODELS = [
     ("global_bias", BPMF, {"global_bias": "3"}),
     ("factor_precision", PMF, {"factor_precision": 0}),
     ("factor_prior", BPMF, {"factor_prior": "wishart"}),
+    ("'shrinkage'", IM3F, {"factor_prior": "Shrinkage"}),
+    ("rate", M3F, {"factor_prior": MultiplicativeGamma(rate=0)}),
+    ("latent_dim", BPMF, {"latent_dim": 99, "factor_prior": "shrinkage"}),
     ("factor_precision", BPMF, {"factor_prior": IsotropicNormal(-1)}),
     ("degrees_of_freedom", BPMF, {"factor_prior": NormalWishart(1.0, 1.0)}),
     ("degrees_of_freedom", BPMF, {"factor_prior": NormalWishart(1.0, NAN)}),
@@ -277,6 +285,58 @@ def test_biases_that_share_are_fitted_saved_and_loaded(tmp_path):
     pairs = fits.grid(fits.data()[0])
     assert np.isfinite(loaded.predict(*pairs)).all()
     np.testing.assert_array_equal(loaded.predict(*pairs), posterior.predict(*pairs))
+
+
+def check_shrunk(model, rate, tmp_path):
+    """Fit a model with shrunk columns, and look at it, saved and loaded too."""
+    assert model.factor_prior == MultiplicativeGamma()
+    posterior = fits.fit(model)
+    assert posterior.spec.factor_prior.rate == pytest.approx(rate)
+    assert posterior.effective_dimension.shape == (1, 3)
+    everywhere = posterior.trace["effective_dimension"]
+    assert np.all((1 <= everywhere) & (everywhere <= 2)) and np.ptp(everywhere) > 0
+    np.testing.assert_array_equal(
+        posterior.trace_frame()["effective_dimension"], everywhere[0]
+    )
+    # A new row has the prior's mean.
+    for features in posterior.draws[:2]:
+        assert np.isfinite(features).all() and not np.any(features[:, :, -1, :2])
+    posterior.save(tmp_path / "fit.npz")
+    loaded = im3f.load(tmp_path / "fit.npz")
+    fits.same(posterior, loaded)
+    assert loaded.spec == posterior.spec
+    np.testing.assert_array_equal(
+        loaded.effective_dimension, posterior.effective_dimension
+    )
+    pairs = fits.grid(fits.data()[0])
+    np.testing.assert_array_equal(loaded.predict(*pairs), posterior.predict(*pairs))
+    return posterior
+
+
+def test_columns_that_are_shrunk_are_fitted_saved_and_loaded(tmp_path):
+    rate = np.sqrt(0.1 * np.var(fits.data()[0].rating))
+    posterior = check_shrunk(BPMF(2, factor_prior="shrinkage"), rate, tmp_path)
+    trace = dict(posterior.trace)
+    del trace["effective_dimension"]
+    old = dataclasses.replace(posterior, trace=trace)
+    refused("older version", lambda: old.effective_dimension)
+    # Other numbers compile nothing.
+    size = run_chunk._cache_size()
+    fits.fit(BPMF(2, factor_prior=MultiplicativeGamma(2.0, 4.0, 0.3)))
+    assert run_chunk._cache_size() == size > 0
+
+
+@pytest.mark.slow
+def test_columns_are_shrunk_beside_topics_and_ordinal_levels(tmp_path):
+    model = IM3F(
+        2,
+        max_user_topics=4,
+        max_item_topics=5,
+        factor_prior="shrinkage",
+        likelihood="ordinal",
+    )
+    # The variance of the latent ratings' noise, 1, stands for that of the ratings.
+    assert_sound(check_shrunk(model, 0.1**0.5, tmp_path))
 
 
 # --- small and odd ratings --------------------------------------------------------

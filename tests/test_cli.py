@@ -176,6 +176,10 @@ def test_splits(ratings_file, tmp_path, split, kind, number):
             im3f.BPMF(likelihood=im3f.Ordinal()),
         ),
         (
+            ["--factor-prior", "shrinkage"],
+            im3f.IM3F(factor_prior=im3f.MultiplicativeGamma()),
+        ),
+        (
             ["--model=m3f", "--user-topics=3", "--item-topic-concentration=5"],
             im3f.M3F(user_topics=3, item_topic_concentration=5.0),
         ),
@@ -219,6 +223,15 @@ def test_an_ordinal_fit_predicts(ratings_file, tmp_path):
     assert main(["predict", str(out), str(pairs), "--out", str(tmp_path / "p")]) == 0
     got = pd.read_csv(tmp_path / "p", dtype={"user": str})
     np.testing.assert_allclose(got["prediction"], frame["prediction"], rtol=1e-5)
+
+
+def test_the_summary_tells_the_dimension_where_it_is_learned(fitted):
+    _, metrics = read(fitted)
+    assert 1 <= metrics["effective_dimension"] <= 2
+    assert "dimension" not in cli._summary(metrics)
+    metrics["spec"]["factor_prior"]["type"] = "MultiplicativeGamma"
+    shown = f"effective dimension {metrics['effective_dimension']:.1f} of 2"
+    assert shown in cli._summary(metrics).splitlines()
 
 
 def test_the_summary_counts_topics(fitted):

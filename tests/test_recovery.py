@@ -84,3 +84,34 @@ def test_moods_and_contexts_are_found_and_predict_better_than_bpmf():
     assert found.rating_variance.mean() == pytest.approx(VARIANCE, rel=0.1)
     # BPMF has to call the moods noise.
     assert bpmf.rating_variance.mean() > 2 * VARIANCE
+
+
+@pytest.mark.slow
+def test_a_planted_rank_is_found_among_more_columns():
+    """Three columns planted, ten allowed.
+
+    The margin was set before the first fit: half a column on either side of 3, though
+    the seven others have to share what the noise leaves them; and no more error than
+    BPMF with the same ten.
+    """
+    planted = im3f.planted_ratings(
+        num_users=300,
+        num_items=200,
+        num_ratings=12_000,
+        latent_dim=3,
+        user_topics=0,
+        item_topics=0,
+        rating_variance=VARIANCE,
+        factor_scale=0.7,
+        seed=0,
+    )
+    train, test = im3f.random_split(planted.ratings, test_fraction=0.1, seed=0)
+    run = {"num_warmup": 100, "num_samples": 300, "seed": 0, "progress": False}
+    rival = im3f.BPMF(10).fit(train, test, **run)
+    assert rival.effective_dimension.mean() > 5, "nothing to find"
+    for init in ("map", "prior"):
+        found = im3f.BPMF(10, factor_prior="shrinkage").fit(
+            train, test, init=init, **run
+        )
+        assert 2.5 < found.effective_dimension.mean() < 3.5
+        assert found.evaluate(test)["rmse"] <= rival.evaluate(test)["rmse"]

@@ -23,7 +23,11 @@ from im3f_jax.gibbs.state import (
     TopicWeights,
 )
 from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
-from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
+from im3f_jax.model.factor_prior import (
+    IsotropicNormal,
+    MultiplicativeGamma,
+    NormalWishart,
+)
 from im3f_jax.model.likelihood import Gaussian, Ordinal
 from im3f_jax.model.log_joint import log_joint
 from im3f_jax.model.noise import GammaNoise
@@ -184,6 +188,26 @@ def make_ordinal_spec(*topics):
     return replace(spec, likelihood=Ordinal(levels, 1.7), global_bias=0.0)
 
 
+def shrink(spec):
+    """Shrink the columns of the factors, of which there are three."""
+    prior = MultiplicativeGamma(2.5, 3.4, 1.7)
+    return replace(spec, latent_dim=3, factor_prior=prior)
+
+
+def put_increments(state, increments):
+    """Put delta and the precisions that it gives both sides."""
+    dtype = state.rating_variance.dtype
+    precision = [np.prod(increments[: h + 1]) for h in range(len(increments))]
+    prior = FactorPriorState(
+        np.zeros(len(increments), dtype), np.diag(precision).astype(dtype)
+    )
+    return state._replace(
+        user_factor_prior=prior,
+        item_factor_prior=prior,
+        column_increments=np.asarray(increments, dtype),
+    )
+
+
 def positive_definite(rng, dim=LATENT_DIM):
     root = rng.normal(size=(dim, dim + 2))
     return root @ root.T / dim + 0.3 * np.eye(dim)
@@ -199,12 +223,14 @@ def make_state(spec, data, seed=0):
     (num_slots,) = data.rating.shape
 
     def factors(rows, number):
-        values = rng.normal(size=(rows, LATENT_DIM))
+        values = rng.normal(size=(rows, spec.latent_dim))
         values[number:] = 0
         return values
 
     def factor_prior():
-        return FactorPriorState(rng.normal(size=LATENT_DIM), positive_definite(rng))
+        return FactorPriorState(
+            rng.normal(size=spec.latent_dim), positive_definite(rng, spec.latent_dim)
+        )
 
     def bias_prior(num_topics, prior, rows):
         made = BiasPriorState(
@@ -275,9 +301,12 @@ def make_state(spec, data, seed=0):
     )
     if isinstance(spec.likelihood, Ordinal):
         state = state._replace(rating_variance=1.0, global_bias=0.0)
-    return jax.tree.map(
+    state = jax.tree.map(
         lambda x: x if np.asarray(x).dtype == np.int32 else np.asarray(x, dtype), state
     )
+    if isinstance(spec.factor_prior, MultiplicativeGamma):
+        state = put_increments(state, rng.uniform(0.4, 2.5, size=spec.latent_dim))
+    return state
 
 
 def make(precision, spec=None, seed=0, sizes=SIZES):

@@ -8,6 +8,7 @@ from jax import Array
 from jax.scipy.special import ndtri
 
 from im3f_jax.data.layout import RatingLayout
+from im3f_jax.gibbs.column_precisions import column_squares, spread_increments
 from im3f_jax.gibbs.state import (
     BiasPriorState,
     FactorPriorState,
@@ -18,7 +19,7 @@ from im3f_jax.gibbs.state import (
 )
 from im3f_jax.gibbs.sweep import resample_topic_weights
 from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
-from im3f_jax.model.factor_prior import NormalWishart
+from im3f_jax.model.factor_prior import MultiplicativeGamma, NormalWishart
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.scalars import start_value
@@ -27,6 +28,10 @@ from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet
 from im3f_jax.numerics.reductions import count_by_cell
 
 __all__ = ["START_VARIANCE", "init_state", "start_response"]
+
+# Of the columns' precisions at the start, the largest over the least, at most: they
+# are finite where a column of the given factors is 0.
+START_RANGE = 1e4
 
 # Variance of the latent ratings that the start supposes: the noise, 1, and as much from
 # the means as a Gaussian model explains of the stars of ML-100K.
@@ -68,11 +73,14 @@ def init_state(
     dtype = data.rating.dtype
     (num_ratings,) = data.rating.shape
     num_user_topics, num_item_topics = spec.num_user_topics, spec.num_item_topics
-    prior = _factor_prior(spec, dtype)
+    prior, increments = _factor_prior(spec, dtype), None
     if user_factors is None:
         user_factors = _factors(next(keys), prior, data.user_rows)
     if item_factors is None:
         item_factors = _factors(next(keys), prior, data.item_rows)
+    if isinstance(spec.factor_prior, MultiplicativeGamma):
+        increments = _increments(user_factors, item_factors, data)
+        prior = spread_increments(increments)
     users = jnp.arange(data.user_rows, dtype=jnp.int32) < data.num_users
     items = jnp.arange(data.item_rows, dtype=jnp.int32) < data.num_items
     valid = jnp.arange(num_ratings, dtype=jnp.int32) < data.num_ratings
@@ -131,6 +139,7 @@ def init_state(
         global_bias=jnp.asarray(spec.global_bias, dtype),
         cut_points=start_response(spec.likelihood, data)[1],
         noise=_noise(spec, data),
+        column_increments=increments,
     )
 
 
@@ -206,6 +215,8 @@ def _factor_prior(spec: ModelSpec, dtype) -> FactorPriorState:
     prior, dim = spec.factor_prior, spec.latent_dim
     if isinstance(prior, NormalWishart):
         mean, precision = prior.mean, prior.degrees_of_freedom * prior.scale
+    elif isinstance(prior, MultiplicativeGamma):  # no column is shrunk at the start
+        mean, precision = 0.0, prior.first_shape / prior.rate
     else:
         mean, precision = 0.0, prior.precision
     return FactorPriorState(
@@ -217,6 +228,20 @@ def _factor_prior(spec: ModelSpec, dtype) -> FactorPriorState:
 def _factors(key: Array, prior: FactorPriorState, rows: int) -> Array:
     noise = jax.random.normal(key, (rows, prior.mean.shape[0]), prior.mean.dtype)
     return prior.mean[None] + noise * jax.lax.rsqrt(prior.precision[0, 0])
+
+
+def _increments(user_factors: Array, item_factors: Array, data: RatingLayout) -> Array:
+    """Find delta for which the columns' precisions are those of the factors."""
+    users = jnp.arange(data.user_rows, dtype=jnp.int32) < data.num_users
+    items = jnp.arange(data.item_rows, dtype=jnp.int32) < data.num_items
+    squares = column_squares(
+        jnp.where(users[:, None], user_factors, 0),
+        jnp.where(items[:, None], item_factors, 0),
+    ).astype(data.rating.dtype)
+    squares = jnp.maximum(squares, jnp.max(squares) / START_RANGE)
+    num_rows = (data.num_users + data.num_items).astype(squares.dtype)
+    precision = num_rows / squares
+    return precision / jnp.append(jnp.ones_like(precision[:1]), precision[:-1])
 
 
 def _biases(prior: TopicNormal, rows: int, num_topics: int, dtype) -> Array:

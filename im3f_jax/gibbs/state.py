@@ -88,6 +88,8 @@ class State(NamedTuple):
     global_bias: Array  # chi_0, rating scale, scalar
     cut_points: Array  # of the ordinal likelihood, increasing, (L - 1,); Gaussian: (0,)
     noise: NoiseState = NoiseState()
+    # Of a `MultiplicativeGamma` only: both sides' precisions are its running products.
+    column_increments: Array | None = None  # delta, shape (D,)
 
 
 class SweepInfo(NamedTuple):
@@ -113,4 +115,5 @@ class SweepInfo(NamedTuple):
     item_table_concentration: Array
     user_noise_shape: Array  # infinite where all users' ratings are as noisy
     item_noise_shape: Array
+    effective_dimension: Array  # exp(entropy of the columns' shares of a_u . b_j)
     cut_points_accepted: Array  # 1 where the joint move was, else 0; Gaussian: 1

@@ -8,6 +8,7 @@ from jax import Array
 
 from im3f_jax.data.layout import RatingLayout
 from im3f_jax.gibbs.biases import bias_statistics, resample_biases
+from im3f_jax.gibbs.column_precisions import resample_column_precisions
 from im3f_jax.gibbs.concentrations import (
     resample_dish_concentration_of_franchise,
     resample_dish_concentration_of_sticks,
@@ -52,7 +53,7 @@ from im3f_jax.model.topic_prior import (
 from im3f_jax.numerics.linalg import dots_of_pairs
 from im3f_jax.numerics.reductions import count_by_cell, sum_by_cell
 
-__all__ = ["gibbs_sweep", "resample_topic_weights"]
+__all__ = ["effective_dimension", "gibbs_sweep", "resample_topic_weights"]
 
 
 @jax.jit
@@ -108,12 +109,25 @@ def gibbs_sweep(
     response = rating - state.global_bias
 
     # Factors, given topics and biases.
-    user_prior = resample_factor_prior(
-        spec.factor_prior, next(keys), state.user_factors, data.num_users
-    )
-    item_prior = resample_factor_prior(
-        spec.factor_prior, next(keys), state.item_factors, data.num_items
-    )
+    user_key, item_key = next(keys), next(keys)
+    increments = state.column_increments
+    if increments is None:
+        user_prior = resample_factor_prior(
+            spec.factor_prior, user_key, state.user_factors, data.num_users
+        )
+        item_prior = resample_factor_prior(
+            spec.factor_prior, item_key, state.item_factors, data.num_items
+        )
+    else:
+        increments, user_prior = resample_column_precisions(
+            user_key,
+            spec.factor_prior,
+            increments,
+            state.user_factors,
+            state.item_factors,
+            data.num_users + data.num_items,
+        )
+        item_prior = user_prior
     x = jnp.where(valid, response - user_part - item_part, 0)
     user_factors = resample_factors(
         next(keys),
@@ -310,6 +324,7 @@ def gibbs_sweep(
         global_bias=state.global_bias,
         cut_points=cut_points,
         noise=noise,
+        column_increments=increments,
     )
     info = _describe(
         state,
@@ -540,8 +555,25 @@ def _describe(
         item_table_concentration=state.item_topic_weights.table_concentration,
         user_noise_shape=_shape_or_infinite(state.noise.user_shape, dtype),
         item_noise_shape=_shape_or_infinite(state.noise.item_shape, dtype),
+        effective_dimension=effective_dimension(state.user_factors, state.item_factors),
         cut_points_accepted=accepted,
     )
+
+
+def effective_dimension(user_factors: Array, item_factors: Array) -> Array:
+    """exp(entropy of the columns' shares of the energy of the product), a scalar.
+
+    Column h has the energy |a_h|^2 |b_h|^2, the squared norm of its part of A B'. 1
+    where a single column has all of it, D where all columns have the same.
+
+    Parameters
+    ----------
+    user_factors, item_factors
+        Shapes (user rows, D) and (item rows, D), 0 in rows of padding.
+    """
+    users, items = (jnp.sum(x**2, axis=0) for x in (user_factors, item_factors))
+    energy = users * items
+    return _exp_entropy(energy / jnp.sum(energy))
 
 
 def _shared_variance(prior: BiasPriorState) -> Array:
@@ -560,5 +592,8 @@ def _occupied(counts: Array, dtype) -> tuple[Array, Array]:
         return jnp.zeros((), jnp.int32), jnp.zeros((), dtype)
     of_topic = jnp.sum(counts, axis=0, dtype=jnp.int32)
     share = of_topic.astype(dtype) / jnp.sum(of_topic).astype(dtype)
-    entropy = -jnp.sum(jnp.where(share > 0, share * jnp.log(share), 0))
-    return jnp.sum(of_topic > 0, dtype=jnp.int32), jnp.exp(entropy)
+    return jnp.sum(of_topic > 0, dtype=jnp.int32), _exp_entropy(share)
+
+
+def _exp_entropy(share: Array) -> Array:
+    return jnp.exp(-jnp.sum(jnp.where(share > 0, share * jnp.log(share), 0)))

@@ -23,7 +23,8 @@ from im3f_jax.inference.features import (
     feature_width,
     prediction_features,
 )
-from im3f_jax.inference.warm_start import fit_map
+from im3f_jax.inference.warm_start import fit_map, order_columns
+from im3f_jax.model.factor_prior import MultiplicativeGamma
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.scalars import InverseGamma
 from im3f_jax.model.spec import ModelSpec, has_franchise
@@ -510,6 +511,8 @@ class _Loop:
                 precision,
                 num_steps=MAP_STEPS,
             )[:2]
+            if isinstance(spec.factor_prior, MultiplicativeGamma):
+                factors = order_columns(*factors, data.num_users, data.num_items)
         factors = factors or (None, None)
         state = init_state(start_key, spec, data, *factors, self.start_topics)
         scalar = jnp.zeros(CHUNK, dtype)

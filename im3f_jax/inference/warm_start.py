@@ -11,7 +11,7 @@ from jax import Array, lax
 from im3f_jax.data.layout import RatingLayout, RowBlocks
 from im3f_jax.numerics.linalg import dots_of_pairs
 
-__all__ = ["MapFit", "fit_map"]
+__all__ = ["MapFit", "fit_map", "order_columns"]
 
 LEARNING_RATE = 0.03
 
@@ -88,6 +88,55 @@ def fit_map(
         step, (factors, optimizer.init(factors)), None, length=num_steps
     )
     return MapFit(*factors, objective)
+
+
+@jax.jit
+def order_columns(
+    user_factors: Array, item_factors: Array, num_users: Array, num_items: Array
+) -> tuple[Array, Array]:
+    """Turn factors so that their columns are in order, and their product the same.
+
+    The columns are the singular vectors of A B', of largest singular value first,
+    scaled so that the elements of a column have one mean square on both sides: where a
+    prior with one precision a column (`MultiplicativeGamma`) expects them.
+
+    Parameters
+    ----------
+    user_factors, item_factors
+        A and B, shapes (user rows, D) and (item rows, D), 0 in rows of padding.
+    num_users, num_items
+        Numbers of rows that are not padding.
+
+    Returns
+    -------
+    tuple of Array
+        In the same shapes.
+    """
+
+    def factor(rows):
+        # With fewer rows than columns some columns would be lost.
+        missing = max(rows.shape[1] - rows.shape[0], 0)
+        return jnp.linalg.qr(jnp.pad(rows, ((0, missing), (0, 0))))
+
+    users, user_root = factor(user_factors)
+    items, item_root = factor(item_factors)
+    left, values, right = jnp.linalg.svd(
+        jnp.matmul(user_root, item_root.T, precision="highest")
+    )
+    ratio = num_users.astype(values.dtype) / num_items.astype(values.dtype)
+    scale, tilt = jnp.sqrt(values), ratio**0.25
+    return (
+        jnp.matmul(
+            users[: user_factors.shape[0]],
+            left * (scale * tilt)[None],
+            precision="highest",
+        ),
+        jnp.matmul(
+            items[: item_factors.shape[0]],
+            right.T * (scale / tilt)[None],
+            precision="highest",
+        ),
+    )
 
 
 def _weighted_sums(values: Array, other: Array, blocks: RowBlocks) -> Array:

@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-__all__ = ["IsotropicNormal", "NormalWishart"]
+from im3f_jax.model.scalars import Gamma, log_prior
+
+__all__ = ["IsotropicNormal", "MultiplicativeGamma", "NormalWishart"]
 
 
 @jax.tree_util.register_dataclass
@@ -71,3 +73,54 @@ class IsotropicNormal:
     def log_density(self, mean: Array, precision: Array) -> Array:
         """Nothing is drawn here: 0."""
         return jnp.zeros((), mean.dtype)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class MultiplicativeGamma:
+    """a_u, b_j ~ Normal(0, diag(tau)^-1): later columns are shrunk towards 0.
+
+    tau_h = delta_1 delta_2 ... delta_h is the precision of column h of both sides,
+    delta_1 ~ Gamma(a_1, rate), delta_h ~ Gamma(a_2, 1) for h > 1 (the multiplicative
+    gamma process of Bhattacharya and Dunson 2011, without their local precisions). The
+    data choose how many columns they need; `latent_dim` is a truncation.
+
+    A departure: there one side has precision 1. Here both sides share tau, so that
+    users and items may change places, and a column of a_u . b_j still has its scale
+    from one number: with a tau for each side, a column could grow on one side and
+    shrink on the other at no cost.
+
+    Attributes
+    ----------
+    first_shape
+        a_1.
+    shape
+        a_2; the more above 1, the more each column is shrunk against the one before. At
+        3, the default, the prior variance of a column of a_u . b_j, E[1 / tau_h^2], is
+        half of that of the column before.
+    rate
+        Of delta_1, in units of the rating scale: 1 / tau_1 scales with it. None is the
+        default: the prior variance of a_u . b_j is a tenth of the variance of the
+        training ratings, as for `IsotropicNormal`, where both shapes are 3.
+    """
+
+    first_shape: float = 3.0
+    shape: float = 3.0
+    rate: float | None = None
+
+    def parameters(self, dim: int, dtype) -> tuple[Array, Array]:
+        """Shapes and rates of delta, each of shape (dim,)."""
+        first = jnp.arange(dim, dtype=jnp.int32) == 0
+        return (
+            jnp.where(first, self.first_shape, self.shape).astype(dtype),
+            jnp.where(first, self.rate, 1.0).astype(dtype),
+        )
+
+    def log_density(self, mean: Array, precision: Array) -> Array:
+        """Nothing of one side's own is drawn: 0."""
+        return jnp.zeros((), mean.dtype)
+
+    def log_density_of_increments(self, increments: Array) -> Array:
+        """Log density of delta, in nats; shape (D,). It gives tau of both sides."""
+        shapes, rates = self.parameters(increments.shape[0], increments.dtype)
+        return jnp.sum(log_prior(Gamma(shapes, rates), increments))

@@ -23,7 +23,7 @@ from numpyro.distributions.util import validate_sample
 from im3f_jax.data.ratings import Ratings
 from im3f_jax.errors import InputError
 from im3f_jax.model.bias_prior import SharedNormal
-from im3f_jax.model.factor_prior import NormalWishart
+from im3f_jax.model.factor_prior import MultiplicativeGamma, NormalWishart
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.prior import prior_rows
@@ -128,8 +128,9 @@ def model_of_rows(
     def model(rating: Array | None = None) -> None:
         users = numpyro.plate("users", num_users)
         items = numpyro.plate("items", num_items)
-        user_factors = _factors("user", spec, users)
-        item_factors = _factors("item", spec, items)
+        columns = _columns(spec)
+        user_factors = _factors("user", spec, users, columns)
+        item_factors = _factors("item", spec, items, columns)
         log_user_weights = _weights("user", spec.user_topic_prior, users)
         log_item_weights = _weights("item", spec.item_topic_prior, items)
         # Biases of a side are indexed by the topics of the other.
@@ -254,8 +255,23 @@ def _rating_variance(likelihood) -> Array:
     )
 
 
-def _factors(side: str, spec: ModelSpec, rows) -> Array:
-    """Draw Lambda ~ Wishart(W_0, nu_0), mu ~ N(mu_0, (lambda_0 Lambda)^-1), rows."""
+def _columns(spec: ModelSpec) -> Array | None:
+    """Draw delta of a `MultiplicativeGamma`: the root of both sides' precision."""
+    prior = spec.factor_prior
+    if not isinstance(prior, MultiplicativeGamma):
+        return None
+    shapes = jnp.full(spec.latent_dim, prior.shape, float).at[0].set(prior.first_shape)
+    rates = jnp.ones(spec.latent_dim).at[0].set(prior.rate)
+    law = dist.Gamma(shapes, rates).to_event(1)
+    increments = numpyro.sample("column_increments", law)
+    return jnp.diag(jnp.sqrt(jnp.cumprod(increments)))
+
+
+def _factors(side: str, spec: ModelSpec, rows, columns: Array | None) -> Array:
+    """Draw Lambda ~ Wishart(W_0, nu_0), mu ~ N(mu_0, (lambda_0 Lambda)^-1), rows.
+
+    Lambda is given where both sides share it, by the root `columns`, and mu is 0.
+    """
     prior, dim = spec.factor_prior, spec.latent_dim
     if isinstance(prior, NormalWishart):
         root = numpyro.sample(
@@ -272,7 +288,9 @@ def _factors(side: str, spec: ModelSpec, rows) -> Array:
             ),
         )
     else:
-        root = jnp.sqrt(jnp.asarray(prior.precision, float)) * jnp.eye(dim)
+        root = columns
+        if columns is None:
+            root = jnp.sqrt(jnp.asarray(prior.precision, float)) * jnp.eye(dim)
         mean = numpyro.deterministic(f"{side}_factor_mean", jnp.zeros(dim))
     numpyro.deterministic(
         f"{side}_factor_precision", jnp.matmul(root, root.T, precision="highest")

@@ -96,6 +96,8 @@ def log_joint(
     ):
         total += spec.factor_prior.log_density(prior.mean, prior.precision)
         total += _log_factors(factors, rows, prior)
+    if state.column_increments is not None:
+        total += spec.factor_prior.log_density_of_increments(state.column_increments)
     for bias, rows, state_prior, prior, weights in (
         (
             state.user_bias,

@@ -17,7 +17,7 @@ from jax import Array, lax
 from im3f_jax.data.ratings import Ratings
 from im3f_jax.errors import InputError
 from im3f_jax.model.bias_prior import SharedNormal
-from im3f_jax.model.factor_prior import NormalWishart
+from im3f_jax.model.factor_prior import MultiplicativeGamma, NormalWishart
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import LEAST_PRECISION, GammaNoise
 from im3f_jax.model.scalars import Gamma, InverseGamma
@@ -193,8 +193,10 @@ def draw_prior(
         `rating_variance`; where the noise is not constant, relative precisions
         `{side}_precision` (rows,) and `rating_precision` (N,), and their
         `{side}_noise_shape` and `rating_noise_shape`; `mean` (N,) and `ratings` (N,),
-        rating scale. Under the ordinal likelihood also `cut_points` (L - 1,), on the
-        scale of the latent ratings, as is `mean`.
+        rating scale. Under a
+        `MultiplicativeGamma` also `column_increments` (D,), delta. Under the ordinal
+        likelihood also `cut_points` (L - 1,), on the scale of the latent
+        ratings, as is `mean`.
     """
     rows = {"user": num_users, "item": num_items}
     row_of = {"user": jnp.asarray(user), "item": jnp.asarray(item)}
@@ -204,8 +206,14 @@ def draw_prior(
     keys = iter(jax.random.split(key, 64))
     draw: dict[str, Array] = {}
 
+    columns = None
+    if isinstance(spec.factor_prior, MultiplicativeGamma):
+        draw["column_increments"] = _increments(next(keys), spec, dtype)
+        # One precision a column, for both sides.
+        precision = jnp.cumprod(draw["column_increments"])
+        columns = jnp.zeros_like(precision), jnp.diag(jnp.sqrt(precision))
     for side in SIDES:
-        centre, root = _factor_prior(next(keys), spec, dtype)
+        centre, root = columns or _factor_prior(next(keys), spec, dtype)
         draw |= {
             f"{side}_factor_mean": centre,
             f"{side}_factor_precision": jnp.matmul(root, root.T, precision="highest"),
@@ -328,6 +336,15 @@ def _factor_prior(key: Array, spec: ModelSpec, dtype) -> tuple[Array, Array]:
         root.T, jax.random.normal(mean_key, (dim,), dtype), lower=False
     ) / jnp.sqrt(jnp.asarray(prior.mean_precision, dtype))
     return mean, root
+
+
+def _increments(key: Array, spec: ModelSpec, dtype) -> Array:
+    """Draw delta_1, and the others."""
+    prior, dim = spec.factor_prior, spec.latent_dim
+    first_key, key = jax.random.split(key)
+    first = jax.random.gamma(first_key, prior.first_shape, (1,), dtype) / prior.rate
+    others = jax.random.gamma(key, prior.shape, (dim - 1,), dtype)
+    return jnp.concatenate([first, others]).astype(dtype)
 
 
 def _factors(key: Array, mean: Array, root: Array, rows: int) -> Array:

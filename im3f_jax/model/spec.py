@@ -15,7 +15,11 @@ import jax
 
 from im3f_jax.errors import InputError
 from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
-from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
+from im3f_jax.model.factor_prior import (
+    IsotropicNormal,
+    MultiplicativeGamma,
+    NormalWishart,
+)
 from im3f_jax.model.likelihood import Gaussian, Ordinal
 from im3f_jax.model.noise import ConstantNoise, GammaNoise
 from im3f_jax.model.scalars import Gamma, InverseGamma
@@ -64,7 +68,9 @@ class ModelSpec:
 
     latent_dim: int = field(metadata={"static": True})
     likelihood: Gaussian | Ordinal = Gaussian()
-    factor_prior: NormalWishart | IsotropicNormal = NormalWishart()
+    factor_prior: NormalWishart | IsotropicNormal | MultiplicativeGamma = (
+        NormalWishart()
+    )
     user_bias_prior: TopicNormal = TopicNormal()
     item_bias_prior: TopicNormal = TopicNormal()
     user_topic_prior: NoTopics | FiniteDirichlet | HDP | CRF = NoTopics()
@@ -135,10 +141,12 @@ def validate(spec: ModelSpec) -> None:
             )
     elif isinstance(prior, IsotropicNormal):
         _optional("factor_precision", prior.precision)
+    elif isinstance(prior, MultiplicativeGamma):
+        _shrinkage(prior, spec.latent_dim)
     else:
         raise InputError(
-            f"factor_prior is {prior!r}, but must be a NormalWishart or an "
-            "IsotropicNormal."
+            f"factor_prior is {prior!r}, but must be a NormalWishart, an "
+            "IsotropicNormal or a MultiplicativeGamma."
         )
     for field_name, name, sampled in (
         ("user_noise", "user_noise_shape", Gamma),
@@ -229,6 +237,21 @@ def _ordinal(spec: ModelSpec) -> None:
         raise InputError(
             f"levels are {levels!r}, but must be at least two finite numbers that "
             "increase."
+        )
+
+
+def _shrinkage(prior: MultiplicativeGamma, latent_dim: int) -> None:
+    for name, value in (("first_shape", prior.first_shape), ("shape", prior.shape)):
+        name = f"{name} of the MultiplicativeGamma"
+        if value is None:
+            raise InputError(f"{name} is None, but must be a positive number.")
+        _optional(name, value)
+    _optional("rate of the MultiplicativeGamma", prior.rate)
+    if (latent_dim - 1) * math.log10(max(prior.shape, 1)) > MOST_DIGITS:
+        raise InputError(
+            f"latent_dim is {latent_dim}, too many columns for a MultiplicativeGamma "
+            f"of shape {prior.shape:g}, which expects precisions up to "
+            f"{prior.shape:g}^{latent_dim - 1}: lower the shape, or latent_dim."
         )
 
 
@@ -363,6 +386,12 @@ def resolve(
                 spec.factor_prior.degrees_of_freedom, float(spec.latent_dim)
             ),
         )
+    elif isinstance(spec.factor_prior, MultiplicativeGamma):
+        # With both shapes 3, E[1 / tau_h^2] = rate^2 / 2^h, which sums to rate^2.
+        factors = dataclasses.replace(
+            spec.factor_prior,
+            rate=default(spec.factor_prior.rate, math.sqrt(0.1 * variance)),
+        )
     else:
         product = math.sqrt(0.1 * variance / spec.latent_dim)
         factors = IsotropicNormal(default(spec.factor_prior.precision, 1 / product))
@@ -413,6 +442,9 @@ def check_levels(likelihood: Ordinal, ratings: Iterable[float]) -> None:
 # ML-100K random90_1 (bench/results/settings_ml-100k_d10.json).
 BIAS_VARIANCE_SHAPE = 3.0
 BIAS_VARIANCE_SCALE = 0.1
+# Precisions of columns that are expected beyond this power of ten are refused: float32
+# ends at 38, and a draw may lie a few above what is expected.
+MOST_DIGITS = 34
 # That of the part of a row's biases common to all topics: twice as large.
 SHARED_VARIANCE_SCALE = 0.2
 # The default prior of the shape of relative precisions: mean 10, that is precisions

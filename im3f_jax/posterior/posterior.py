@@ -111,6 +111,27 @@ class Posterior:
         return self._kept("effective_item_topics")
 
     @property
+    def effective_dimension(self) -> np.ndarray:
+        """Columns of the factors in use in each kept draw, (chain, draw).
+
+        exp(entropy of the columns' shares of the energy of the factors' product), that
+        of column h being |a_h|^2 |b_h|^2: from 1 to latent_dim. Under a
+        `MultiplicativeGamma` it is the learned dimension; under the other priors, which
+        shrink no column, it tells little.
+
+        Raises
+        ------
+        InputError
+            For a file saved before it was kept.
+        """
+        if "effective_dimension" not in self.trace:
+            raise InputError(
+                "This posterior was saved by an older version, which did not keep the "
+                "effective dimension: fit again."
+            )
+        return self._kept("effective_dimension")
+
+    @property
     def rating_variance(self) -> np.ndarray:
         """sigma^2 in each kept draw, squared rating scale, (chain, draw)."""
         return self._kept("rating_variance")

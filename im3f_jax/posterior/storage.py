@@ -35,6 +35,7 @@ _COMPONENTS = {
         bias_prior.SharedNormal,
         bias_prior.TopicNormal,
         factor_prior.IsotropicNormal,
+        factor_prior.MultiplicativeGamma,
         factor_prior.NormalWishart,
         likelihood.Gaussian,
         likelihood.Ordinal,

@@ -40,6 +40,7 @@ SPECS = {
     "noise": tiny.noisy(tiny.make_spec("finite", "finite")),
     "ordinal noise": tiny.noisy(tiny.make_ordinal_spec("none", "none"), item=None),
     "noise by item": tiny.noisy(tiny.make_spec("none", "none"), None, 1.5, None),
+    "shrinkage": tiny.shrink(tiny.make_spec("none", "none")),
 }
 
 
@@ -70,6 +71,10 @@ class Stubs:
         return FactorPriorState(
             self.normal(factors.shape[1]), jnp.asarray(precision, self.dtype)
         )
+
+    def resample_column_precisions(self, key, prior, increments, *given):
+        drawn = self.normal(*increments.shape)
+        return drawn, self.resample_factor_prior(prior, key, given[0], None)
 
     def resample_factors(self, key, prior, x, other, variance, blocks, number, *rest):
         factors = self.normal(blocks.rows, other.shape[1])
@@ -234,6 +239,19 @@ class Replay:
         assert number == side.number(self.data)
         self.state = side.put(self.state, factor_prior=result)
 
+    def column_precisions(self):
+        given, (increments, result) = self.next("resample_column_precisions")
+        prior, before, users, items, number = given
+        assert_close(prior, self.spec.factor_prior)
+        assert_close(before, self.state.column_increments)
+        assert_close([users, items], [self.state.user_factors, self.state.item_factors])
+        assert number == tiny.NUM_USERS + tiny.NUM_ITEMS
+        self.state = self.state._replace(
+            column_increments=increments,
+            user_factor_prior=result,
+            item_factor_prior=result,
+        )
+
     def factors(self, side):
         arguments, result = self.next("resample_factors")
         prior, x, other, variance, blocks, number, precision = arguments
@@ -371,8 +389,11 @@ class Replay:
         user, item = tiny.SIDES["user"], tiny.SIDES["item"]
         if isinstance(self.spec.likelihood, Ordinal):
             self.latent_ratings()
-        self.factor_prior(user)
-        self.factor_prior(item)
+        if self.state.column_increments is None:
+            self.factor_prior(user)
+            self.factor_prior(item)
+        else:
+            self.column_precisions()
         self.factors(user)
         self.factors(item)
         if self.spec.num_item_topics > 1:
@@ -460,6 +481,10 @@ def check_info(info, state, spec, data):
         squares = np.sum((data.rating[real] - expected) ** 2)
     assert_close(info.residual_rmse, np.sqrt(squares / tiny.NUM_RATINGS))
     assert_close(info.rating_variance, state.rating_variance)
+    users, items = np.float64(state.user_factors), np.float64(state.item_factors)
+    parts = [np.sum(np.outer(a, b) ** 2) for a, b in zip(users.T, items.T, strict=True)]
+    share = parts / np.sum(parts)
+    assert_close(info.effective_dimension, np.exp(-np.sum(share * np.log(share))))
     expected = tiny.joint(state, spec, data, topic_counts=tuple(counts.values()))
     assert_close(info.log_joint, expected)
 

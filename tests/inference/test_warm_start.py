@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import im3f_jax as im3f
-from im3f_jax.inference.warm_start import _weighted_sums, fit_map
+from im3f_jax.inference.warm_start import _weighted_sums, fit_map, order_columns
 from tests import fits, tiny
 
 
@@ -27,6 +27,34 @@ def test_sums_by_blocks_are_sums_over_ratings(name, sizes):
         expected[row] += values[n] * np.float64(other[other_row])
     found = jax.jit(_weighted_sums)(values, other, side.of(data, "blocks"))
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_columns_are_put_in_order_and_their_product_stays():
+    rng = np.random.default_rng(4)
+    a, b = rng.normal(size=(64, 4)), rng.normal(size=(32, 4))
+    a[50:] = b[20:] = 0  # padding
+    a[:, 3] = a[:, 0] + a[:, 1]  # of rank 3
+    users, items = order_columns(
+        np.float32(a), np.float32(b), np.int32(50), np.int32(20)
+    )
+    users, items = np.float64(users), np.float64(items)
+    np.testing.assert_allclose(users @ items.T, a @ b.T, atol=2e-5)
+    values = np.linalg.svd(a @ b.T, compute_uv=False)[:4]
+    for factors, number, limit in ((users, 50, values), (items, 20, values)):
+        gram = factors.T @ factors / number
+        expected = np.diag(limit / np.sqrt(50 * 20))
+        np.testing.assert_allclose(gram, expected, atol=1e-5)
+
+
+def test_columns_are_put_in_order_where_rows_are_fewer():
+    a, b = np.random.default_rng(5).normal(size=(2, 3, 5)).astype(np.float32)
+    users, items = order_columns(a, b, np.int32(3), np.int32(3))
+    assert users.shape == items.shape == (3, 5)
+    np.testing.assert_allclose(
+        np.asarray(users) @ np.asarray(items).T, a @ b.T, atol=1e-5
+    )
+    sizes = np.sum(np.asarray(users) ** 2, axis=0)
+    assert np.all(np.diff(sizes) < 1e-6) and np.all(sizes[3:] < 1e-6)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,11 @@ from im3f_jax.gibbs.state import FactorPriorState
 from im3f_jax.gibbs.sweep import gibbs_sweep
 from im3f_jax.model import generative
 from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
-from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
+from im3f_jax.model.factor_prior import (
+    IsotropicNormal,
+    MultiplicativeGamma,
+    NormalWishart,
+)
 from im3f_jax.model.generative import (
     FlooredInverseGamma,
     LogDirichlet,
@@ -59,6 +63,7 @@ SPECS = {
     "ordinal": tiny.make_ordinal_spec(),
     "ordinal, no topics": tiny.make_ordinal_spec("none", "none"),
     "shared biases": tiny.share(WEAK),
+    "shrinkage": tiny.shrink(tiny.make_spec("none", "none")),
     "M3F, one bias a row": tiny.share(tiny.make_fixed_spec(0.0, 0.2), 0.3, 0.0),
     "noise": tiny.noisy(tiny.make_spec("none", "weak_limit")),
     "noise, no topics": tiny.noisy(tiny.make_spec("none", "none"), 1.7, rating=None),
@@ -364,6 +369,24 @@ def test_a_wrong_density_of_noise_is_found(name, wrong, monkeypatch):
             )
 
 
+def test_a_wrong_density_of_increments_is_found(monkeypatch):
+    right = MultiplicativeGamma.log_density_of_increments
+
+    def wrong(self, increments):
+        return right(dataclasses.replace(self, rate=1.0), increments)
+
+    monkeypatch.setattr(MultiplicativeGamma, "log_density_of_increments", wrong)
+    spec = SPECS["shrinkage"]
+    with tiny.in_precision("float64") as precision:
+        data, states = make_states(spec, 3)
+        with tiny.found():
+            tiny.assert_same_differences(
+                numpyro_densities(spec, states, data),
+                joints(spec, states, data),
+                precision,
+            )
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -426,6 +449,7 @@ DRAWN = {
     "BPMF": tiny.make_spec("none", "none"),
     "BPMF ordinal": tiny.make_ordinal_spec("none", "none"),
     "BPMF noise": tiny.noisy(tiny.make_spec("none", "none")),
+    "BPMF shrinkage": tiny.shrink(tiny.make_spec("none", "none")),
 }
 DRAWS = 2000
 
@@ -484,8 +508,14 @@ def predictive(seed, spec):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param("iM3F", marks=pytest.mark.slow), "M3F", "BPMF", "BPMF ordinal"]
-    + ["BPMF noise"],
+    [
+        pytest.param("iM3F", marks=pytest.mark.slow),
+        "M3F",
+        "BPMF",
+        "BPMF ordinal",
+        "BPMF shrinkage",
+        "BPMF noise",
+    ],
 )
 def test_numpyros_draws_are_those_of_plain_jax(name):
     ours, theirs = plain_draws(0, DRAWN[name]), predictive(1, DRAWN[name])
@@ -506,6 +536,15 @@ def test_numpyros_draws_are_those_of_plain_jax(name):
             dataclasses.replace(DRAWN[name], user_noise=GammaNoise(Gamma(2.5, 1.2))),
             dataclasses.replace(DRAWN[name], rating_noise=GammaNoise(3.0)),
         ):
+            with pytest.raises(AssertionError, match="differs"):
+                assert_same_draws(plain_draws(0, wrong), theirs)
+    if name == "BPMF shrinkage":
+        right = DRAWN[name].factor_prior
+        for wrong in (
+            dataclasses.replace(right, rate=1.0),
+            dataclasses.replace(right, shape=right.first_shape),
+        ):
+            wrong = dataclasses.replace(DRAWN[name], factor_prior=wrong)
             with pytest.raises(AssertionError, match="differs"):
                 assert_same_draws(plain_draws(0, wrong), theirs)
     if name != "BPMF":

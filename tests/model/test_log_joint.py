@@ -29,6 +29,7 @@ SPECS = {
     "noise": tiny.noisy(tiny.make_spec()),
     "noise, fixed numbers": tiny.noisy(tiny.make_fixed_spec(), 1.7, None, 0.8),
     "ordinal noise": tiny.noisy(tiny.make_ordinal_spec("none", "none"), rating=None),
+    "shrinkage": tiny.shrink(tiny.make_spec()),
 }
 of_topics = quick_jit(log_density_of_topics)
 of_counts = quick_jit(log_joint_of_counts)
@@ -78,6 +79,10 @@ def by_scipy(state, spec, data):
         total += stats.norm.logpdf(state.cut_points, 0, scale).sum()
     else:
         total += stats.norm.logpdf(residual, 0, spread).sum()
+    if state.column_increments is not None:
+        p, delta = spec.factor_prior, state.column_increments
+        total += log_prior(Gamma(p.first_shape, p.rate), delta[0])
+        total += log_prior(Gamma(p.shape, 1.0), delta[1:]).sum()
     for side in tiny.SIDES.values():
         number, prior = side.number(data), side.of(state, "factor_prior")
         covariance = np.linalg.inv(prior.precision)

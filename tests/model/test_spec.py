@@ -9,7 +9,11 @@ import pytest
 
 from im3f_jax.errors import InputError
 from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
-from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
+from im3f_jax.model.factor_prior import (
+    IsotropicNormal,
+    MultiplicativeGamma,
+    NormalWishart,
+)
 from im3f_jax.model.likelihood import Gaussian
 from im3f_jax.model.scalars import Gamma, InverseGamma, log_prior, start_value
 from im3f_jax.model.spec import ModelSpec, resolve, validate
@@ -49,6 +53,13 @@ REFUSED = [
     ("factor_prior.degrees_of_freedom", 3.9, "nu_0"),
     ("factor_prior.degrees_of_freedom", NAN, "nu_0"),
     ("factor_prior", IsotropicNormal(0.0), "factor_precision"),
+    ("factor_prior", MultiplicativeGamma(first_shape=0.0), "first_shape of the"),
+    ("factor_prior", MultiplicativeGamma(first_shape=None), "first_shape of the"),
+    ("factor_prior", MultiplicativeGamma(shape=NAN), "^shape of the"),
+    ("factor_prior", MultiplicativeGamma(shape=Gamma(2.0, 1.0)), "not sampled"),
+    ("factor_prior", MultiplicativeGamma(rate=-1.0), "rate of the"),
+    ("factor_prior", MultiplicativeGamma(shape=1e12), "too many columns"),
+    ("factor_prior", None, "or a MultiplicativeGamma"),
     ("user_bias_prior.variance", -0.1, "user_bias_variance"),
     ("item_bias_prior.variance", NAN, "item_bias_variance"),
     (
@@ -89,6 +100,8 @@ ACCEPTED = [
     ("likelihood.variance_floor", 0.0),
     ("factor_prior.degrees_of_freedom", 4),
     ("factor_prior", IsotropicNormal()),
+    ("factor_prior", MultiplicativeGamma()),
+    ("factor_prior", MultiplicativeGamma(2, 1, 0.1)),
     ("user_bias_prior.variance", 0),
     ("item_bias_prior.topic_mean_variance", 0.0),
     ("item_bias_prior", SharedNormal(0.0, 0.0, 0.0, 0)),
@@ -127,6 +140,25 @@ def test_priors_of_variances_scale_with_the_training_variance():
     for path in ("likelihood", "user_bias_prior", "item_bias_prior"):
         a, b = getattr(one, path).variance, getattr(four, path).variance
         assert a.shape == b.shape and 4 * a.scale == pytest.approx(b.scale)
+
+
+def test_a_shrinkage_prior_gives_the_product_a_tenth_of_the_variance():
+    spec = ModelSpec(latent_dim=10, factor_prior=MultiplicativeGamma())
+    prior = resolve(spec, 3.5, 1.2, 1.0).factor_prior
+    # E[1 / tau_h^2], a product of moments of inverse gammas; ten columns, not all.
+    first = prior.rate**2 / ((prior.first_shape - 1) * (prior.first_shape - 2))
+    ratio = 1 / ((prior.shape - 1) * (prior.shape - 2))
+    product = sum(first * ratio**h for h in range(10))
+    assert product == pytest.approx(0.12, rel=2e-3)
+    given = dataclasses.replace(spec, factor_prior=MultiplicativeGamma(2.0, 4.0, 0.3))
+    assert resolve(given, 3.5, 1.2, 1.0).factor_prior == MultiplicativeGamma(2, 4, 0.3)
+
+
+def test_as_many_columns_as_float32_has_room_for():
+    spec = ModelSpec(latent_dim=72, factor_prior=MultiplicativeGamma())
+    validate(spec)
+    with pytest.raises(InputError, match="latent_dim is 73, too many"):
+        validate(dataclasses.replace(spec, latent_dim=73))
 
 
 def test_resolve_gives_a_shared_part_its_prior():

@@ -26,7 +26,11 @@ from im3f_jax.gibbs.state import (
     TopicWeights,
 )
 from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
-from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
+from im3f_jax.model.factor_prior import (
+    IsotropicNormal,
+    MultiplicativeGamma,
+    NormalWishart,
+)
 from im3f_jax.model.likelihood import Gaussian, Ordinal
 from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.prior import draw_prior
@@ -61,9 +65,13 @@ ITEM_DISH, ITEM_TABLE = Gamma(5.0, 4.0), Gamma(4.0, 1.2)
 
 def make_spec(user_topics, item_topics, biases=SAMPLED, **others):
     """Make a member from its topic priors."""
-    usual = {"likelihood": LIKELIHOOD, "factor_prior": FACTORS, "global_bias": 1.3}
+    usual = {
+        "latent_dim": LATENT_DIM,
+        "likelihood": LIKELIHOOD,
+        "factor_prior": FACTORS,
+        "global_bias": 1.3,
+    }
     return ModelSpec(
-        latent_dim=LATENT_DIM,
         user_bias_prior=biases[0],
         item_bias_prior=biases[1],
         user_topic_prior=user_topics,
@@ -127,6 +135,13 @@ MEMBERS = {
         **ORDINAL,
         user_noise=USER_NOISE,
         rating_noise=GammaNoise(2.5),  # Student's t of 5 degrees of freedom
+    ),
+    # Three columns: the one in the middle has others before and after it.
+    "BPMF shrinkage": make_spec(
+        NoTopics(),
+        NoTopics(),
+        latent_dim=3,
+        factor_prior=MultiplicativeGamma(6.0, 4.0, 3.0),
     ),
 }
 
@@ -252,6 +267,7 @@ def prior_state(key, spec, data):
         rating_variance=draw["rating_variance"],
         global_bias=jnp.asarray(spec.global_bias, dtype),
         cut_points=draw.get("cut_points", jnp.zeros(0, dtype)),
+        column_increments=draw.get("column_increments"),
     )
     return jax.tree.map(lambda x: x + jnp.zeros((), x.dtype), state), padded(
         draw["ratings"], slots

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from im3f_jax.gibbs import (
     biases,
+    column_precisions,
     concentrations,
     crf,
     cut_points,
@@ -950,8 +951,110 @@ NOISE = [
     ),
 ]
 
+# --- columns that are shrunk --------------------------------------------------------
+
+
+def _rates(call):
+    """Rates of delta's prior, and what the columns add to them."""
+    prior, delta, squares, _ = call.args
+    rates = jnp.ones_like(delta).at[0].set(prior.rate)
+    return rates, jnp.cumprod(delta) * squares, delta
+
+
+def _own_product_left_in(rate, call):
+    rates, _, delta = _rates(call)
+    return rates + (rate - rates) * delta
+
+
+def _own_column_only(rate, call):
+    rates, weighted, delta = _rates(call)
+    return rates + 0.5 * weighted / delta
+
+
+def _earlier_columns(rate, call):
+    rates, weighted, delta = _rates(call)
+    return rates + 0.5 * jnp.cumsum(weighted) / delta
+
+
+def _product_before(prior, call):
+    """Precision of a column without its own increment, from the second on."""
+    delta = call.args[0]
+    before = jnp.append(delta[:1], jnp.cumprod(delta)[:-1])
+    return prior._replace(precision=jnp.diag(before))
+
+
+_delta = (column_precisions, "conditional_increments")
+_shrinks = {"member": "BPMF shrinkage"}
+COLUMNS = [
+    Mutant("column precisions", name, *_delta, **_shrinks, **wrong)
+    for name, wrong in (
+        ("rows of the users only", {"args": _arg(3, lambda n, c: n - NUM_ITEMS)}),
+        (
+            "the prior's shape alone",
+            {
+                "result": _field(
+                    "shape", lambda a, c: c.args[0].parameters(3, a.dtype)[0]
+                )
+            },
+        ),
+        (
+            "columns D - h for D - h + 1",
+            {"result": _field("shape", lambda a, c: a - 0.5 * c.args[3])},
+        ),
+        ("its own delta left in", {"result": _field("rate", _own_product_left_in)}),
+        ("later columns left out", {"result": _field("rate", _own_column_only)}),
+        ("earlier columns for later", {"result": _field("rate", _earlier_columns)}),
+        (
+            "sign of the rate's term",
+            {"result": _field("rate", lambda b, c: jnp.abs(2 * _rates(c)[0] - b))},
+        ),
+        (
+            "rate of delta_1 left out",
+            {"result": _field("rate", lambda b, c: b + 1 - _rates(c)[0])},
+        ),
+        (
+            "half of the squares left out",
+            {"result": _field("rate", lambda b, c: 2 * b - _rates(c)[0])},
+        ),
+        (
+            "all given the old ones",
+            {
+                "args": _arg(1, lambda x, c: c.state.column_increments),
+                "faint": True,
+            },
+        ),
+    )
+]
+COLUMNS += [
+    Mutant(
+        "column precisions",
+        "squares of the users only",
+        column_precisions,
+        "column_squares",
+        args=_arg(1, lambda items, c: 0 * items),
+        **_shrinks,
+    ),
+    Mutant(
+        "column precisions",
+        "product off by one",
+        column_precisions,
+        "spread_increments",
+        result=_product_before,
+        **_shrinks,
+    ),
+    Mutant(
+        "column precisions",
+        "left out",
+        sweep,
+        "resample_column_precisions",
+        result=lambda value, c: (c.state.column_increments, c.state.user_factor_prior),
+        left_out=True,
+        **_shrinks,
+    ),
+]
+
 MUTANTS = [*FRANCHISE, *FACTORS, *BIASES, *TOPICS, *SCALARS, *LEFT_OUT]
-MUTANTS += [*ORDINAL, *SHARED, *NOISE]
+MUTANTS += [*ORDINAL, *SHARED, *NOISE, *COLUMNS]
 
 
 def numbers_of(member):

@@ -94,6 +94,8 @@ def sites_of_state(state, spec, data) -> dict:
         shape = getattr(state.noise, f"{kind}_shape", None)
         if shape is not None:
             sites[f"{kind}_noise_shape"] = shape
+    if state.column_increments is not None:
+        sites["column_increments"] = state.column_increments
     for side, number in (("user", users), ("item", items)):
         of = tiny.SIDES[side].of
         prior, weights = of(state, "factor_prior"), of(state, "topic_weights")

@@ -191,6 +191,7 @@ def main():
     )
     parser.add_argument("--short", action="store_true", help="one member, small sizes")
     parser.add_argument("--only", default="", help="kinds of units, comma-separated")
+    parser.add_argument("--members", default="", help="those only, semicolon-separated")
     parser.add_argument("--workers", type=int, default=min(2, num_cores()))
     parser.add_argument("--json-name", default=None, help="write bench/results/NAME")
     options = parser.parse_args()
@@ -198,6 +199,8 @@ def main():
     todo = units(options.short)
     if options.only:
         todo = [unit for unit in todo if unit[0] in options.only.split(",")]
+    if options.members:
+        todo = [unit for unit in todo if unit[1] in options.members.split(";")]
     done = []
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.workers, mp_context=context) as pool:

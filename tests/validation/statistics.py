@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
+from im3f_jax.gibbs.sweep import effective_dimension
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.log_joint import log_joint, mean_of_ratings
 from im3f_jax.model.noise import precision_of_ratings
@@ -53,6 +54,8 @@ def summarise(state, ratings, spec, data):
     }
     if isinstance(spec.likelihood, Ordinal):
         found |= _ordinal(state, ratings, spec, data)
+    if state.column_increments is not None:
+        found |= _columns(state)
     sides = (("user", NUM_USERS, "item"), ("item", NUM_ITEMS, "user"))
     for side, rows, other in sides:
         found |= _factors(state, side, rows)
@@ -155,6 +158,24 @@ def _factors(state, side, rows):
             (mean - 0.5) @ precision @ (mean - 0.5)
         ),
     }
+
+
+def _columns(state):
+    """Increments, columns, and what ties them. Each column has its place."""
+    delta = state.column_increments
+    tau = jnp.cumprod(delta)
+    users = jnp.sum(state.user_factors[:NUM_USERS] ** 2, axis=0)
+    items = jnp.sum(state.item_factors[:NUM_ITEMS] ** 2, axis=0)
+    found = {"effective dimension": effective_dimension(*state[:2])}
+    for h in range(delta.shape[0]):
+        found |= {
+            f"column {h}, increment": delta[h],
+            f"column {h}, log precision": jnp.log(tau[h]),
+            f"column {h}, users' squares": jnp.log(users[h]),
+            f"column {h}, items' squares": jnp.log(items[h]),
+            f"column {h}, squares x precision": (users[h] + items[h]) * tau[h],
+        }
+    return found
 
 
 def _biases(state, residual, data, side, rows, other):

@@ -70,6 +70,16 @@ def test_every_member_leaves_the_joint_as_it_is(name):
     assert outcome.least[0] > FAILURE / (len(outcome.chances) * len(members.MEMBERS))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("number", mutants.numbers_of("BPMF shrinkage"))
+def test_a_mutant_of_the_column_precisions_is_caught(number):
+    name, mutant = "BPMF shrinkage", mutants.MUTANTS[number - 1]
+    test = "own start" if mutant.left_out else "geweke"
+    sizes = checks.FAINT if mutant.faint else checks.MUTANT
+    outcome = checks.run_test(test, name, sizes, mutants.patch_of(name), number)
+    assert outcome.least[0] < LIMIT
+
+
 def test_two_samples():
     rng = np.random.default_rng(0)
     first, second = rng.normal(size=(2, 4_000))
@@ -92,6 +102,7 @@ def test_every_block_has_a_mutant():
     blocks = {mutant.block for mutant in mutants.MUTANTS}
     assert blocks >= {
         "factor prior",
+        "column precisions",
         "factors",
         "topic means",
         "biases",
