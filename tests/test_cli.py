@@ -197,6 +197,14 @@ def test_splits(ratings_file, tmp_path, split, kind, number):
             ["--user-shared-bias-variance=sampled", "--item-shared-bias-variance=0.3"],
             im3f.IM3F(user_shared_bias_variance=None, item_shared_bias_variance=0.3),
         ),
+        (
+            ["--model=bpmf", "--user-noise-shape=sampled", "--degrees-of-freedom=5"],
+            im3f.BPMF(user_noise_shape=None, degrees_of_freedom=5.0),
+        ),
+        (
+            ["--item-noise-shape=3", "--user-noise-shape=inf"],
+            im3f.IM3F(item_noise_shape=3.0),
+        ),
     ],
 )
 def test_options_are_the_arguments_of_the_presets(options, model):
@@ -257,6 +265,10 @@ def test_the_summary_counts_topics(fitted):
         (["--rating-variance", "nan"], "rating_variance"),
         (["--likelihood=ordinal", "--rating-variance=1"], "rating_variance belongs"),
         (["--model=pmf", "--likelihood=ordinal"], "--likelihood belongs to"),
+        (["--user-noise-shape", "0"], "user_noise_shape"),
+        (["--degrees-of-freedom", "nan"], "degrees_of_freedom"),
+        (["--topics=crf", "--degrees-of-freedom=5"], "CRF"),
+        (["--model=pmf", "--item-noise-shape=2"], "--item-noise-shape belongs to"),
         (["--max-user-topics", "0"], "max_user_topics"),
         (["--split", "no/such.npz:rows"], "No such file"),
     ],

@@ -1,6 +1,7 @@
 """The NumPyro program against the log joint, against plain JAX, and under NUTS."""
 
 import dataclasses
+import functools
 import itertools
 import sys
 
@@ -65,7 +66,7 @@ SPECS = {
     "shared biases": tiny.share(WEAK),
     "shrinkage": tiny.shrink(tiny.make_spec("none", "none")),
     "M3F, one bias a row": tiny.share(tiny.make_fixed_spec(0.0, 0.2), 0.3, 0.0),
-    "noise": tiny.noisy(tiny.make_spec("none", "weak_limit")),
+    "noise": tiny.noisy(tiny.make_spec("none", "finite")),
     "noise, no topics": tiny.noisy(tiny.make_spec("none", "none"), 1.7, rating=None),
     "ordinal noise": tiny.noisy(tiny.make_ordinal_spec("finite", "none"), item=None),
 }
@@ -340,9 +341,16 @@ def test_a_wrong_density_of_shared_parts_is_found(monkeypatch):
             )
 
 
-@pytest.mark.parametrize("name", ["noise", "ordinal noise"])
+@functools.cache
+def of_noise():
+    """Data, states and NumPyro's densities of one spec, for the mutants."""
+    spec = SPECS["noise, no topics"]
+    data, states = make_states(spec, 3)
+    return data, states, numpyro_densities(spec, states, data)
+
+
 @pytest.mark.parametrize("wrong", ["variance for precision", "no density", "no root"])
-def test_a_wrong_density_of_noise_is_found(name, wrong, monkeypatch):
+def test_a_wrong_density_of_noise_is_found(wrong, monkeypatch):
     if wrong == "no density":
         right = GammaNoise.log_density
         monkeypatch.setattr(
@@ -358,15 +366,11 @@ def test_a_wrong_density_of_noise_is_found(name, wrong, monkeypatch):
             "precision_of_ratings",
             lambda *given: right(*given) ** power,
         )
-    spec = SPECS[name]
     with tiny.in_precision("float64") as precision:
-        data, states = make_states(spec, 3)
+        data, states, densities = of_noise()
+        found = joints(SPECS["noise, no topics"], states, data)
         with tiny.found():
-            tiny.assert_same_differences(
-                numpyro_densities(spec, states, data),
-                joints(spec, states, data),
-                precision,
-            )
+            tiny.assert_same_differences(densities, found, precision)
 
 
 def test_a_wrong_density_of_increments_is_found(monkeypatch):
@@ -405,6 +409,8 @@ def test_the_marginal_model_is_the_sum_over_topics(name):
     with tiny.in_precision("float64"):
         data, (state, *_) = make_states(spec, 1)
         sites = sampled_sites(state, spec, data)
+        if "rating_precision" in sites:
+            sites["rating_precision"] = sites["rating_precision"][:number]
         names = [k for k in sites if k.endswith("topic_of_rating")]
         sizes = [
             getattr(spec, f"num_{k.removesuffix('_topic_of_rating')}_topics")

