@@ -114,6 +114,12 @@ SETTINGS = {
     "IM3F, ordinal, shared biases, noise by user and item": lambda d: _im3f(
         d, likelihood="ordinal", **SHARED, **NOISE, **_tables(1.0)
     ),
+    "IM3F, ordinal, shared biases, noise by user and item, table concentration 10": (
+        lambda d: _im3f(d, likelihood="ordinal", **SHARED, **NOISE)
+    ),
+    "IM3F, ordinal, shared biases, noise by user and item, table concentration 100": (
+        lambda d: _im3f(d, likelihood="ordinal", **SHARED, **NOISE, **_tables(100.0))
+    ),
     "BPMF, noise by user and item": lambda d: im3f.BPMF(d, **NOISE),
     "IM3F, noise by user and item": lambda d: _im3f(d, **NOISE),
     "BPMF, Student's t": lambda d: im3f.BPMF(d, degrees_of_freedom=5.0),
@@ -126,9 +132,10 @@ def measure(model, split, warmup, samples, seed=0, thinning=1):
 
     Returns
     -------
-    dict
-        RMSE clipped to the training scale and unclipped, log probability of the
-        held-out star (nats a rating), rating variance, topics and seconds.
+    tuple
+        A dict of RMSE clipped to the training scale and unclipped, log probability of
+        the held-out star (nats a rating), rating variance, topics and seconds; and the
+        posterior.
     """
     posterior = model.fit(
         split.train,
@@ -142,7 +149,7 @@ def measure(model, split, warmup, samples, seed=0, thinning=1):
     )
     clipped = posterior.evaluate(split.test, clip="train")
     plain = posterior.evaluate(split.test, log_score=False)
-    return {
+    found = {
         "rmse_clipped": clipped["rmse"],
         "rmse": plain["rmse"],
         "mae_clipped": clipped["mae"],
@@ -176,6 +183,7 @@ def measure(model, split, warmup, samples, seed=0, thinning=1):
         "thinning": thinning,
         "seed": seed,
     }
+    return found, posterior
 
 
 def main(argv=None):
@@ -205,10 +213,10 @@ def main(argv=None):
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
-    results = {}
+    results, first = {}, None
     for name in names:
         model = SETTINGS[name](arguments.latent_dim)
-        results[name] = found = measure(
+        found, posterior = measure(
             model,
             split,
             arguments.warmup,
@@ -216,6 +224,18 @@ def main(argv=None):
             arguments.seed,
             arguments.thinning,
         )
+        # Paired with the first setting, rating by rating.
+        first = first or (name, posterior)
+        if posterior is not first[1] and model.estimate == "posterior":
+            both = {first[0]: first[1], name: posterior}
+            paired = im3f.compare(both, split.test, clip="train").loc[name]
+            found["against"] = first[0]
+            found |= {
+                f"{score}_{what}": float(paired[f"{score}_{what}"])
+                for score in ("rmse", "log_score")
+                for what in ("difference", "se", "p")
+            }
+        results[name] = found
         print(
             f"{name:50s} RMSE {found['rmse_clipped']:.4f} clipped, "
             f"{found['rmse']:.4f}; log probability {found['log_probability']:.4f}; "

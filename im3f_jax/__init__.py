@@ -47,6 +47,7 @@ _PUBLIC = {
     # results
     "Posterior": "im3f_jax.posterior.posterior",
     "load": "im3f_jax.posterior.storage",
+    "compare": "im3f_jax.posterior.compare",
     # errors and warnings
     "InputError": "im3f_jax.errors",
     "SamplingError": "im3f_jax.errors",

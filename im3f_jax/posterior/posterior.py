@@ -319,7 +319,12 @@ class Posterior:
         )
 
     def evaluate(
-        self, test: Ratings, *, clip: Clip = None, log_score: bool = True
+        self,
+        test: Ratings,
+        *,
+        clip: Clip = None,
+        log_score: bool = True,
+        pointwise: bool = False,
     ) -> dict:
         """Score held-out ratings.
 
@@ -331,6 +336,9 @@ class Posterior:
             As in `predict`; clipping does not touch the log score.
         log_score
             Compute the log score too (it needs the kept draws).
+        pointwise
+            Give "squared_errors" (squared rating scale) and "log_scores" (nats) of each
+            rating too, arrays of shape (num_ratings,).
 
         Returns
         -------
@@ -368,7 +376,9 @@ class Posterior:
             "num_cold": int(cold.sum()),
         }
         if log_score and self.draws is not None:
-            result |= self._log_score(user_row, item_row, test.rating)
+            result |= self._log_score(user_row, item_row, test.rating, pointwise)
+        if pointwise:
+            result["squared_errors"] = error**2
         return result
 
     def trace_frame(self) -> pd.DataFrame:
@@ -480,7 +490,11 @@ class Posterior:
         return None
 
     def _log_score(
-        self, user_row: np.ndarray, item_row: np.ndarray, rating: np.ndarray
+        self,
+        user_row: np.ndarray,
+        item_row: np.ndarray,
+        rating: np.ndarray,
+        pointwise: bool,
     ) -> dict:
         levels = np.union1d(self.levels, rating) if self.is_discrete else None
         result = log_score(self.draws, self.spec, user_row, item_row, rating, levels)
@@ -488,6 +502,7 @@ class Posterior:
             "log_score": float(np.mean(result.log_score)),
             "log_score_kind": "log_probability" if self.is_discrete else "log_density",
             "dropped_weight": result.dropped,
+            **({"log_scores": result.log_score} if pointwise else {}),
         }
 
 
