@@ -13,6 +13,7 @@ from scipy import stats
 import im3f_jax as im3f
 from im3f_jax.gibbs.sweep import gibbs_sweep
 from im3f_jax.inference.features import expected_ratings, feature_width
+from im3f_jax.inference.memory import estimate_draw_bytes
 from im3f_jax.inference.run import run_chunk
 from im3f_jax.model.noise import ConstantNoise, GammaNoise
 from im3f_jax.model.spec import validate
@@ -185,6 +186,8 @@ def test_shapes_are_sampled_or_stay():
     assert np.all(sampled > 0) and len(np.unique(sampled)) > 10
     assert np.unique(fitted.trace["item_noise_shape"]) == 4
     assert np.all(np.isinf(fits.posterior("M3F").trace["user_noise_shape"]))
+    held = sum(x.nbytes for x in fitted.draws[:2])
+    assert held == 3 * estimate_draw_bytes(fitted.spec, 59, 39)
     assert np.all(np.isfinite(fitted.trace["log_joint"]))
 
 
