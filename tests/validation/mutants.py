@@ -402,6 +402,7 @@ TOPICS = [
         sweep,
         "resample_topics",
         args=_arg(1, _other_bias_left_in),
+        faint=True,
     ),
     Mutant(
         "topics",
@@ -416,6 +417,7 @@ TOPICS = [
         sweep,
         "resample_topics",
         args=_arg(6, lambda variance, c: 0.5 * variance),
+        faint=True,
     ),
     Mutant(
         "table topics",
@@ -645,6 +647,7 @@ FRANCHISE = [
         *_tables,
         args=_without("topic_mean_variance"),
         member="CRF conditional",
+        faint=True,
     ),
     Mutant(
         "franchise",
@@ -652,6 +655,7 @@ FRANCHISE = [
         *_tables,
         args=_without("bias_variance"),
         member="CRF conditional",
+        faint=True,
     ),
     Mutant(
         "franchise",
@@ -659,6 +663,7 @@ FRANCHISE = [
         *_tables,
         args=_arg(4, _one_table_more),
         member="CRF conditional",
+        faint=True,
     ),
     Mutant(
         "franchise",
@@ -673,6 +678,7 @@ FRANCHISE = [
         *_dish,
         args=_without("topic_mean_variance"),
         member="CRF conditional",
+        faint=True,
     ),
     Mutant(
         "franchise",
@@ -711,15 +717,6 @@ FRANCHISE = [
         "conditional_dish_concentration_of_franchise",
         args=_arg(2, lambda log_eta, c: 0 * log_eta),
         member="CRF conditional",
-    ),
-    Mutant(
-        "franchise",
-        "dish step skipped",
-        crf,
-        "_dish_step",
-        result=lambda value, c: c.args[4],
-        member="CRF conditional",
-        left_out=True,
     ),
     Mutant(
         "franchise",

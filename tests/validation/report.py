@@ -47,6 +47,8 @@ def _mutants(name, short):
 
     rows = []
     patch = mutants.patch_of(name)
+    # As many sweeps as the member needs to forget its start.
+    steps = checks.sizes_of(name).own_steps
     # Number 0 is the right sampler, in the same program and at the same sizes.
     for number in [0, *mutants.numbers_of(name)]:
         mutant = mutants.MUTANTS[number - 1] if number else None
@@ -55,6 +57,7 @@ def _mutants(name, short):
             tests = ["geweke", "own start"]
         for test in tests:
             sizes = checks.FAINT if mutant and mutant.faint else checks.MUTANT
+            sizes = sizes._replace(own_steps=steps)
             outcome = checks.run_test(test, name, sizes, patch, number)
             title = f"{mutant.block}: {mutant.name}" if mutant else "unmutated"
             rows.append(
@@ -158,7 +161,8 @@ def judge(done):
     differences = truncation.compare(compared, FAILURE) if compared else []
     for row in differences:
         far = row["largest"] > row["limit"]
-        last = row["sampler"].endswith(f", {truncation.TRUNCATIONS[-1]}")
+        construction, number = row["sampler"].split(", ")
+        last = int(number) == truncation.TRUNCATIONS[construction][-1]
         rows.append(
             {
                 "sampler": row["sampler"],

@@ -10,7 +10,8 @@ from im3f_jax.gibbs.sweep import effective_dimension
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.log_joint import log_joint, mean_of_ratings
 from im3f_jax.model.noise import precision_of_ratings
-from im3f_jax.model.topic_prior import CRF
+from im3f_jax.model.scalars import InverseGamma
+from im3f_jax.model.topic_prior import CRF, FiniteDirichlet
 from tests.validation.members import NUM_ITEMS, NUM_RATINGS, NUM_USERS
 
 __all__ = ["summarise", "two_sample"]
@@ -60,13 +61,21 @@ def summarise(state, ratings, spec, data):
     for side, rows, other in sides:
         found |= _factors(state, side, rows)
         if getattr(spec, f"num_{other}_topics"):
+            prior = getattr(spec, f"{side}_bias_prior")
             found |= _biases(state, residual, data, side, rows, other)
+            if not isinstance(prior.variance, InverseGamma):
+                # Fixed at 0 here: what is left are errors of rounding.
+                del found[f"{side} biases, deviation"]
+                del found[f"{side} biases, deviation / variance"]
         if getattr(spec, f"num_{side}_topics") > 1:
             found |= _topics(state, data, side)
             if isinstance(getattr(spec, f"{side}_topic_prior"), CRF):
                 found |= _seating(state, side)
             else:
                 found |= _weights(state, data, side, rows)
+            if isinstance(getattr(spec, f"{side}_topic_prior"), FiniteDirichlet):
+                # 1 / K but for rounding.
+                del found[f"{side} rows and global weights"]
     return found
 
 
