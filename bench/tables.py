@@ -222,7 +222,8 @@ def truncation(name):
 TABLES = {
     "accuracy": lambda: accuracy(
         "accuracy_noise_ml-100k_d10", "accuracy_ml-100k_d10",
-        "accuracy_ml-100k_loo_d40", "accuracy_ml-1m_d10", "accuracy_ml-1m_d40",
+        "accuracy_ml-100k_loo_d40", "accuracy_noise_ml-1m_d40",
+        "accuracy_ml-1m_d10", "accuracy_ml-1m_d40",
     ),
     "peers": lambda: peers("peers", "peers_d40"),
     "demo": lambda: demo("demo"),
