@@ -137,9 +137,10 @@ def student_cdf(degrees: Array, x: Array) -> Array:
 
     Below 10 degrees of freedom the incomplete beta function, of the tail in which x
     lies or, where that is nearer, of what lies between x and 0; from 10 on the normal
-    approximation of Hill (1970, Algorithm 395). Absolute error below 1e-9 in float64
-    for 0.02 to 1e7 degrees of freedom, and 5e-7 in float32 for 0.5 to 1e7 (1e-5 at
-    0.02, measured with JAX 0.10); a lower tail of 1e-10 is right to 1 part in 1e3.
+    approximation of Hill (1970, Algorithm 395). Absolute error, for 0.02 to 1e7 degrees
+    of freedom, below 1e-9 in float64 and 5e-7 in float32 (1e-5 with JAX 0.10, whose
+    incomplete beta function rounds more); a lower tail of 1e-10 is right to 1 part in
+    1e3.
     """
     return lax.cond(degrees < MANY_DEGREES, _student_by_beta, _student_hill, degrees, x)
 

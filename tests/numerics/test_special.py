@@ -105,6 +105,8 @@ def test_log_student(dtype, error):
 
 @pytest.mark.parametrize("dtype, error", [(np.float64, 1e-9), (np.float32, 5e-7)])
 def test_student_cdf(dtype, error):
+    if dtype is np.float32 and jax.__version_info__ < (0, 11):
+        error = 1e-5  # its incomplete beta function rounds more
     x = STUDENT.astype(dtype)
     with jax.enable_x64(dtype is np.float64):
         cdf = quick_jit(student_cdf)
@@ -112,9 +114,7 @@ def test_student_cdf(dtype, error):
             found = np.asarray(cdf(dtype(degrees), x))
             assert found.dtype == dtype
             expected = special.stdtr(np.float64(dtype(degrees)), np.float64(x))
-            # JAX 0.10 rounds more in the incomplete beta function of tiny shapes.
-            most = 1e-5 if dtype is np.float32 and degrees < 0.5 else error
-            assert np.max(np.abs(found - expected)) < most, degrees
+            assert np.max(np.abs(found - expected)) < error, degrees
             # The lower tail keeps its digits.
             tail = (x < 0) & (expected > 1e-10)
             relative = np.abs(found[tail] / expected[tail] - 1)
