@@ -191,7 +191,13 @@ def check_draws(case, run=run):
     return float(accepted[:, STEPS // 2 :].mean())
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=pytest.mark.slow) if case == "many" else case
+        for case in CASES
+    ],
+)
 def test_moves_leave_the_density_as_it_is(case):
     accepted = check_draws(case)
     if case == "many":

@@ -407,7 +407,7 @@ def test_without_a_variance_by_topic_a_row_has_one_bias(side, float64):
     state = with_prior(side, state, variance=zero, topic_mean=mean)
     prior, sums = side.of(state, "bias_prior"), statistics(side, state, data)
     parts = shared_parts(source, side, data, state)
-    one = BiasStatistics(*[x.sum(1, keepdims=True, dtype=x.dtype) for x in sums])
+    one = jax.tree.map(lambda x: x.sum(1, keepdims=True, dtype=x.dtype), sums)
     single = source.biases(one, mean[:1], prior.shared_variance, state.rating_variance)
     np.testing.assert_allclose(parts.mean + 0.7, single.mean[:, 0], rtol=1e-12)
     np.testing.assert_allclose(parts.variance, single.variance[:, 0], rtol=1e-12)
