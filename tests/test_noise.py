@@ -229,7 +229,8 @@ def test_users_whose_ratings_are_noise_are_found():
     rng = np.random.default_rng(2)
     wild = train.user % 3 == 0
     values = np.where(wild, rng.integers(1, 6, len(train)), train.rating)
-    fitted = fits.fit(MODELS["M3F"], fits.with_ratings(train, values), num_warmup=60)
+    wild_train = fits.with_ratings(train, values)
+    fitted = fits.fit(MODELS["M3F"], wild_train, test, num_warmup=60)
     found = fitted.user_precision.to_numpy()
     is_wild = np.arange(60) % 3 == 0
     assert np.nanmedian(found[is_wild]) < 0.8 * np.nanmedian(found[~is_wild])

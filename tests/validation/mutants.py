@@ -928,7 +928,8 @@ NOISE = [
         block="factors",
         args=_arg(7, lambda p, c: jnp.ones_like(p)),
     ),
-    _noise_of_topics("topics", "resample_topics", 8),
+    # Tables, which know the precisions, put much of it right.
+    _noise_of_topics("topics", "resample_topics", 8)._replace(faint=True),
     _noise_of_topics("table topics", "resample_table_topics", 11),
     _noise_of_topics("biases", "bias_statistics", 5),
     _noise_of_topics("cut points", "resample_cut_points", 6),
