@@ -182,7 +182,8 @@ class Posterior:
         mean = np.mean(each, axis=(0, 1), dtype=np.float64)
         mean[-1] = np.nan  # the row of those without a training rating
         index: IdIndex = getattr(self, f"{side}s")
-        row = getattr(self, f"{side}_row")
+        # Where every id is trained, one row more stands for a new one.
+        row = getattr(self, f"{side}_row")[: len(index.ids)]
         return pd.Series(
             mean[row], index=pd.Index(index.ids, name=side), name=f"{side}_precision"
         )
