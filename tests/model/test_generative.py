@@ -62,7 +62,6 @@ SPECS = {
     "shared biases": tiny.share(WEAK),
     "M3F, one bias a row": tiny.share(tiny.make_fixed_spec(0.0, 0.2), 0.3, 0.0),
     "noise": tiny.noisy(tiny.make_spec("none", "finite")),
-    "noise, no topics": tiny.noisy(tiny.make_spec("none", "none"), 1.7, rating=None),
     "ordinal noise": tiny.noisy(tiny.make_ordinal_spec("finite", "none"), item=None),
 }
 COUNT = tiny.NUM_RATINGS
@@ -339,7 +338,7 @@ def test_a_wrong_density_of_shared_parts_is_found(monkeypatch):
 @functools.cache
 def of_noise():
     """Data, states and NumPyro's densities of one spec, for the mutants."""
-    spec = SPECS["noise, no topics"]
+    spec = SPECS["noise"]
     data, states = make_states(spec, 3)
     return data, states, numpyro_densities(spec, states, data)
 
@@ -363,7 +362,7 @@ def test_a_wrong_density_of_noise_is_found(wrong, monkeypatch):
         )
     with tiny.in_precision("float64") as precision:
         data, states, densities = of_noise()
-        found = joints(SPECS["noise, no topics"], states, data)
+        found = joints(SPECS["noise"], states, data)
         with tiny.found():
             tiny.assert_same_differences(densities, found, precision)
 
@@ -377,8 +376,8 @@ def test_a_wrong_density_of_noise_is_found(wrong, monkeypatch):
         "no topics",
         "ordinal",
         "ordinal, no topics",
-        "noise",
-        "ordinal noise",
+        pytest.param("noise", marks=pytest.mark.slow),
+        pytest.param("ordinal noise", marks=pytest.mark.slow),
     ],
 )
 def test_the_marginal_model_is_the_sum_over_topics(name):
@@ -490,8 +489,8 @@ def predictive(seed, spec):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param("iM3F", marks=pytest.mark.slow), "M3F", "BPMF", "BPMF ordinal"]
-    + ["BPMF noise"],
+    ["M3F", "BPMF", "BPMF ordinal"]
+    + [pytest.param(name, marks=pytest.mark.slow) for name in ("iM3F", "BPMF noise")],
 )
 def test_numpyros_draws_are_those_of_plain_jax(name):
     ours, theirs = plain_draws(0, DRAWN[name]), predictive(1, DRAWN[name])
