@@ -249,7 +249,7 @@ def test_conditional_is_exact(check, side, float64, seed):
     CHECKS[check](side, float64, seed=seed)
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", ["topic_means", "biases"])  # those that see it
 def test_conditional_is_exact_where_the_noise_differs(check, side, float64):
     CHECKS[check](side, float64, spec=NOISY)
 

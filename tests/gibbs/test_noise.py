@@ -231,8 +231,7 @@ def check_shape(side, name, conditional=conditional_shape):
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", tiny.PRECISIONS)
-@pytest.mark.parametrize("side", tiny.SIDES)
+@pytest.mark.parametrize("name, side", [("float64", "user"), ("float32", "item")])
 def test_derivatives_are_those_of_the_log_joint(side, name):
     check_shape(side, name)
 
@@ -247,8 +246,7 @@ def test_derivatives_are_those_of_the_log_joint(side, name):
         lambda prior, a, s: (conditional_shape(prior, a, s)[0],) * 2,
     ],
 )
-@pytest.mark.parametrize("name", tiny.PRECISIONS)
-@pytest.mark.parametrize("side", tiny.SIDES)
+@pytest.mark.parametrize("name, side", [("float64", "user"), ("float32", "item")])
 def test_wrong_derivatives_are_found(mutant, side, name):
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         check_shape(side, name, mutant)
@@ -307,14 +305,14 @@ def run(key, prior, statistics, start):
     return jax.vmap(chain)(jax.random.split(key, CHAINS))
 
 
-@pytest.mark.parametrize("start", [0.01, 2.0, 1e3])
+@pytest.mark.parametrize("start", [0.01, 1e3])
 @pytest.mark.parametrize("case", CASES)
 def test_shapes_have_their_density_wherever_they_start(case, start):
     shapes, moved = run(
         jax.random.key(2), PRIOR, statistics_of(case), np.float32(start)
     )
     grain = 1e-3 if case == "a million" else 1e-4  # float32 of a narrow law
-    assert_ks(shapes, law_of(case), grain=grain, share=len(CASES) * 3)
+    assert_ks(shapes, law_of(case), grain=grain, share=len(CASES) * 2)
     # After the first steps, of a chain that is where it belongs.
     assert moved[:, 5:].mean() > 0.75
 
@@ -341,8 +339,9 @@ def test_another_prior_is_told_apart():
             assert_ks(shapes, law_of("five", prior))
 
 
-@pytest.mark.parametrize("start", [1e-6, 1e6])
-@pytest.mark.parametrize("prior", [Gamma(0.5, 1e-6), Gamma(50.0, 100.0)])
+@pytest.mark.parametrize(
+    "prior, start", [(Gamma(0.5, 1e-6), 1e-6), (Gamma(50.0, 100.0), 1e6)]
+)
 def test_wild_numbers_do_no_harm(start, prior):
     for count, excess in ((0, 0), (3, 1e-8), (1e6, 1e-2), (1e6, 1e8)):
         statistics = ShapeStatistics(np.float32(count), np.float32(excess))

@@ -249,7 +249,8 @@ def test_conditional_is_exact(check, side, float64, seed):
     CHECKS[check](side, float64, seed=seed)
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.slow  # the draws see the same
+@pytest.mark.parametrize("check", ["topic_means", "shared"])  # biases: test_biases.py
 def test_conditional_is_exact_where_the_noise_differs(check, side, float64):
     CHECKS[check](side, float64, spec=NOISY)
 
@@ -526,6 +527,7 @@ def test_a_mutant_is_found(name, mutant, side, float64):
         CHECKS[name](side, float64, mutate(**{name: mutant}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["topic_means", "shared", "biases"])
 def test_a_mutant_of_the_noise_is_found(name, side, float64):
     def counts_for_precisions(sums, *rest):

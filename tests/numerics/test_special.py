@@ -103,7 +103,11 @@ def test_log_student(dtype, error):
             assert np.max(distance) < error, degrees
 
 
-@pytest.mark.parametrize("dtype, error", [(np.float64, 1e-9), (np.float32, 5e-7)])
+# By the incomplete beta function of the jax that is there.
+COARSE = 5e-7 if jax.__version_info__ >= (0, 12) else 1e-5
+
+
+@pytest.mark.parametrize("dtype, error", [(np.float64, 1e-9), (np.float32, COARSE)])
 def test_student_cdf(dtype, error):
     if dtype is np.float32 and jax.__version_info__ < (0, 11):
         error = 1e-5  # its incomplete beta function rounds more

@@ -928,8 +928,10 @@ NOISE = [
         block="factors",
         args=_arg(7, lambda p, c: jnp.ones_like(p)),
     ),
-    # Tables, which know the precisions, put much of it right.
-    _noise_of_topics("topics", "resample_topics", 8)._replace(faint=True),
+    # Forgotten there, the tables, which know the precisions, put it nearly right.
+    _noise_of_topics(
+        "topics", "resample_topics", 8, args=_arg(8, lambda p, c: 1 / p)
+    )._replace(name="inverse of the relative precisions"),
     _noise_of_topics("table topics", "resample_table_topics", 11),
     _noise_of_topics("biases", "bias_statistics", 5),
     _noise_of_topics("cut points", "resample_cut_points", 6),
