@@ -25,7 +25,7 @@ from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.scalars import start_value
 from im3f_jax.model.spec import ModelSpec
-from im3f_jax.model.time_effects import TimeDrift
+from im3f_jax.model.time_effects import TimeBins, TimeDrift
 from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet
 from im3f_jax.numerics.reductions import count_by_cell
 
@@ -162,7 +162,7 @@ def _noise(spec: ModelSpec, data: RatingLayout) -> NoiseState:
 def _time(spec: ModelSpec, data: RatingLayout) -> TimeState:
     """Start with nothing that depends on time, and variances at their prior's mode."""
     dtype, fields = data.rating.dtype, {}
-    if isinstance(spec.item_time, TimeDrift):
+    if isinstance(spec.item_time, TimeBins):
         shape = data.item_rows, spec.item_time.num_bins
         fields["item"] = jnp.zeros(shape, dtype)
         variance = start_value(spec.item_time.variance)

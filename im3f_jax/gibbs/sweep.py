@@ -45,7 +45,7 @@ from im3f_jax.model.log_joint import log_joint
 from im3f_jax.model.noise import GammaNoise, precision_of_ratings
 from im3f_jax.model.scalars import Gamma
 from im3f_jax.model.spec import ModelSpec
-from im3f_jax.model.time_effects import TimeDrift, reads_times, time_of_ratings
+from im3f_jax.model.time_effects import NoTime, reads_times, time_of_ratings
 from im3f_jax.model.topic_prior import (
     CRF,
     HDP,
@@ -486,7 +486,7 @@ def _resample_time(
     )
     for side_key, side in zip(jax.random.split(key), sides, strict=True):
         name, prior, row, column, covariate, number = side
-        if not isinstance(prior, TimeDrift):
+        if isinstance(prior, NoTime):
             continue
         old, variance = getattr(time, name), getattr(time, f"{name}_variance")
         table = old if old.ndim == 2 else old[:, None]

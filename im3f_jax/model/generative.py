@@ -30,7 +30,7 @@ from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.prior import prior_rows
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import ModelSpec
-from im3f_jax.model.time_effects import TimeBins, TimeDrift
+from im3f_jax.model.time_effects import TimeBins, TimeDrift, TimeEffect
 from im3f_jax.model.topic_prior import CONCENTRATION_FLOOR, HDP, FiniteDirichlet
 
 __all__ = [
@@ -221,7 +221,7 @@ def _precisions(side: str, prior, rows) -> Array | None:
         )
 
 
-def _effects(side: str, name: str, prior: TimeDrift, rows) -> Array:
+def _effects(side: str, name: str, prior: TimeEffect, rows) -> Array:
     """Draw what depends on time, shape (rows,), or (rows, bins) of items."""
     spread = jnp.sqrt(_number(f"{side}_time_variance", prior.variance))
     law = dist.Normal(0, spread)

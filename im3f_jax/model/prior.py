@@ -23,7 +23,7 @@ from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import LEAST_PRECISION, GammaNoise
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import ModelSpec, resolve, validate
-from im3f_jax.model.time_effects import TimeDrift, read_times, reads_times
+from im3f_jax.model.time_effects import NoTime, read_times, reads_times
 from im3f_jax.model.topic_prior import HDP, FiniteDirichlet, NoTopics
 from im3f_jax.numerics.random import log_gamma as quick_log_gamma
 
@@ -290,7 +290,7 @@ def draw_prior(
         ("item", spec.item_time, "item_time_bias"),
         ("user", spec.user_time, "user_drift"),
     ):
-        if not isinstance(prior, TimeDrift):
+        if isinstance(prior, NoTime):
             continue
         variance = _positive(next(keys), prior.variance, dtype)
         shape = (num_items, prior.num_bins) if side == "item" else (num_users,)

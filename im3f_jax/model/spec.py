@@ -23,7 +23,7 @@ from im3f_jax.model.factor_prior import (
 from im3f_jax.model.likelihood import Gaussian, Ordinal
 from im3f_jax.model.noise import ConstantNoise, GammaNoise
 from im3f_jax.model.scalars import Gamma, InverseGamma
-from im3f_jax.model.time_effects import NoTime, TimeBins, TimeDrift
+from im3f_jax.model.time_effects import NoTime, TimeBins, TimeDrift, TimeEffect
 from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet, NoTopics
 
 __all__ = [
@@ -405,7 +405,7 @@ def resolve(
             return prior
         return GammaNoise(default(prior.shape, NOISE_SHAPE))
 
-    def time(prior: NoTime | TimeDrift) -> NoTime | TimeDrift:
+    def time(prior: NoTime | TimeEffect) -> NoTime | TimeEffect:
         if isinstance(prior, NoTime):
             return prior
         scale = TIME_VARIANCE_SCALE * variance

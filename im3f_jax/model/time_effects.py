@@ -24,6 +24,7 @@ __all__ = [
     "NoTime",
     "TimeBins",
     "TimeDrift",
+    "TimeEffect",
     "read_times",
     "reads_times",
     "time_of_ratings",
@@ -39,14 +40,13 @@ class NoTime:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class TimeDrift:
-    """f_u ~ Normal(0, omega^2), a number of each user.
+class TimeEffect:
+    """What `TimeBins` and `TimeDrift` have in common: effects ~ Normal(0, omega^2).
 
     Attributes
     ----------
     variance
-        omega^2, squared rating scale: a positive number is fixed, an `InverseGamma` is
-        sampled, None is the default (sampled, scaled by the training variance).
+        omega^2, a number, an `InverseGamma` or None.
     """
 
     variance: "float | InverseGamma | None" = None
@@ -70,7 +70,20 @@ class TimeDrift:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class TimeBins(TimeDrift):
+class TimeDrift(TimeEffect):
+    """f_u ~ Normal(0, omega^2), a number of each user.
+
+    Attributes
+    ----------
+    variance
+        omega^2, squared rating scale: a positive number is fixed, an `InverseGamma` is
+        sampled, None is the default (sampled, scaled by the training variance).
+    """
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TimeBins(TimeEffect):
     """e_j[b] ~ Normal(0, omega^2), one of each item in each of `num_bins` bins.
 
     Attributes
@@ -87,7 +100,7 @@ class TimeBins(TimeDrift):
 def reads_times(spec) -> bool:
     """Tell whether a spec has a part that depends on time."""
     parts = spec.item_time, spec.user_time
-    return any(isinstance(part, TimeDrift) for part in parts)
+    return any(isinstance(part, TimeEffect) for part in parts)
 
 
 def read_times(

@@ -38,6 +38,7 @@ from im3f_jax.model.log_joint import log_joint
 from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.prior import draw_prior
 from im3f_jax.model.scalars import Gamma, InverseGamma
+from im3f_jax.model.time_effects import TimeEffect
 from im3f_jax.model.topic_prior import HDP, FiniteDirichlet
 from tests import gof, tiny
 from tests.quick import quick_jit
@@ -68,6 +69,10 @@ SPECS = {
     "noise": tiny.noisy(tiny.make_spec("none", "weak_limit")),
     "noise, no topics": tiny.noisy(tiny.make_spec("none", "none"), 1.7, rating=None),
     "ordinal noise": tiny.noisy(tiny.make_ordinal_spec("finite", "none"), item=None),
+    "time": tiny.timed(
+        tiny.noisy(tiny.make_spec("none", "finite"), item=None, rating=None)
+    ),
+    "ordinal time": tiny.timed(tiny.make_ordinal_spec("none", "none"), 0.6),
 }
 COUNT = tiny.NUM_RATINGS
 
@@ -87,6 +92,10 @@ def conform(state, spec):
         if isinstance(prior, GammaNoise):
             shape = fixed(prior.shape, getattr(state.noise, field))
             state = state._replace(noise=state.noise._replace(**{field: shape}))
+        prior, field = getattr(spec, f"{name}_time"), f"{name}_variance"
+        if isinstance(prior, TimeEffect):
+            variance = fixed(prior.variance, getattr(state.time, field))
+            state = state._replace(time=state.time._replace(**{field: variance}))
     for side in tiny.SIDES.values():
         prior, bias = side.of(spec, "bias_prior"), side.of(state, "bias")
         weights, topics = side.of(state, "topic_weights"), side.of(spec, "topic_prior")
@@ -152,6 +161,7 @@ def model_on(spec, data, number=COUNT, **settings):
         data.item[:number],
         tiny.NUM_USERS,
         tiny.NUM_ITEMS,
+        jax.tree.map(lambda column: column[:number], data.times),
         **settings,
     )
     return model, data.rating[:number]
@@ -340,6 +350,29 @@ def test_a_wrong_density_of_shared_parts_is_found(monkeypatch):
             )
 
 
+@pytest.mark.parametrize("wrong", ["no density", "no drift", "other bins"])
+def test_a_wrong_density_of_time_is_found(wrong, monkeypatch):
+    spec = SPECS["time"]
+    if wrong == "no density":
+        right = TimeEffect.log_density
+        monkeypatch.setattr(
+            TimeEffect, "log_density", lambda self, e, *rest: right(self, 0 * e, *rest)
+        )
+    with tiny.in_precision("float64") as precision:
+        data, states = make_states(spec, 3)
+        times = data.times
+        if wrong == "no drift":
+            times = times._replace(drift=0 * times.drift)
+        elif wrong == "other bins":
+            times = times._replace(bin=2 - times.bin)
+        with tiny.found():
+            tiny.assert_same_differences(
+                numpyro_densities(spec, states, data),
+                joints(spec, states, dataclasses.replace(data, times=times)),
+                precision,
+            )
+
+
 @pytest.mark.parametrize("name", ["noise", "ordinal noise"])
 @pytest.mark.parametrize("wrong", ["variance for precision", "no density", "no root"])
 def test_a_wrong_density_of_noise_is_found(name, wrong, monkeypatch):
@@ -398,6 +431,7 @@ def test_a_wrong_density_of_increments_is_found(monkeypatch):
         "ordinal, no topics",
         "noise",
         "ordinal noise",
+        "time",
     ],
 )
 def test_the_marginal_model_is_the_sum_over_topics(name):
@@ -449,6 +483,7 @@ DRAWN = {
     "BPMF": tiny.make_spec("none", "none"),
     "BPMF ordinal": tiny.make_ordinal_spec("none", "none"),
     "BPMF noise": tiny.noisy(tiny.make_spec("none", "none")),
+    "BPMF time": tiny.timed(tiny.make_spec("none", "none")),
     "BPMF shrinkage": tiny.shrink(tiny.make_spec("none", "none")),
 }
 DRAWS = 2000
@@ -495,12 +530,12 @@ def plain_draws(seed, spec):
 @quick_jit
 def _plain(keys, spec):
     rows = tiny.USER, tiny.ITEM, tiny.NUM_USERS, tiny.NUM_ITEMS
-    return jax.lax.map(lambda key: draw_prior(key, spec, *rows), keys)
+    return jax.lax.map(lambda key: draw_prior(key, spec, *rows, times=tiny.TIMES), keys)
 
 
 def predictive(seed, spec):
     rows = tiny.USER, tiny.ITEM, tiny.NUM_USERS, tiny.NUM_ITEMS
-    prior = Predictive(model_of_rows(spec, *rows), num_samples=DRAWS)
+    prior = Predictive(model_of_rows(spec, *rows, tiny.TIMES), num_samples=DRAWS)
     draws = quick_jit(prior)(jax.random.key(seed))
     extra = ("precision_root", "stick_decay", "level_of_rating")
     return {k: v for k, v in draws.items() if not k.endswith(extra)}
@@ -515,6 +550,7 @@ def predictive(seed, spec):
         "BPMF ordinal",
         "BPMF shrinkage",
         "BPMF noise",
+        "BPMF time",
     ],
 )
 def test_numpyros_draws_are_those_of_plain_jax(name):
@@ -535,6 +571,13 @@ def test_numpyros_draws_are_those_of_plain_jax(name):
         for wrong in (
             dataclasses.replace(DRAWN[name], user_noise=GammaNoise(Gamma(2.5, 1.2))),
             dataclasses.replace(DRAWN[name], rating_noise=GammaNoise(3.0)),
+        ):
+            with pytest.raises(AssertionError, match="differs"):
+                assert_same_draws(plain_draws(0, wrong), theirs)
+    if name == "BPMF time":
+        for wrong in (
+            tiny.timed(DRAWN[name], item=InverseGamma(3.3, 0.6)),
+            tiny.timed(DRAWN[name], user=InverseGamma(2.4, 0.7)),
         ):
             with pytest.raises(AssertionError, match="differs"):
                 assert_same_draws(plain_draws(0, wrong), theirs)
