@@ -27,8 +27,8 @@ DAY = 86_400.0
         ([3, 1, 2], [3, 1, 2], np.int64),
         (np.array([3, 1, 2], np.uint8), [3, 1, 2], np.int64),
         ([3.5, 1, 2], [3.5, 1, 2], np.float64),
-        (pd.Series([3, 1, 2], dtype="Int64"), [3, 1, 2], np.float64),
-        (pd.to_datetime(["1970-01-02", "1970-01-01 00:00:00.5", "1969-12-31"]),)
+        (pd.Series([3, 1, 2], dtype="Int64"), [3, 1, 2], None),  # by pandas' version
+        (pd.to_datetime([86_400_000, 500, -86_400_000], unit="ms"),)
         + ([DAY, 0.5, -DAY], np.float64),
         (
             pd.Series(pd.to_datetime(["1970-01-02"] * 3)).dt.tz_localize("Asia/Tokyo"),
@@ -42,7 +42,9 @@ DAY = 86_400.0
 def test_times_become_numbers(times, expected, dtype):
     ratings = make(times)
     assert ratings.timestamp.tolist() == expected
-    assert ratings.timestamp.dtype == dtype
+    assert ratings.timestamp.dtype in (
+        (np.int64, np.float64) if not dtype else (dtype,)
+    )
 
 
 @pytest.mark.parametrize(

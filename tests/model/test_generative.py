@@ -1,6 +1,7 @@
 """The NumPyro program against the log joint, against plain JAX, and under NUTS."""
 
 import dataclasses
+import functools
 import itertools
 import sys
 
@@ -350,27 +351,35 @@ def test_a_wrong_density_of_shared_parts_is_found(monkeypatch):
             )
 
 
+@functools.cache
+def of_time():
+    """Data, states and NumPyro's densities of one spec, for the mutants."""
+    spec = SPECS["time"]
+    data, states = make_states(spec, 3)
+    return data, states, numpyro_densities(spec, states, data)
+
+
 @pytest.mark.parametrize("wrong", ["no density", "no drift", "other bins"])
 def test_a_wrong_density_of_time_is_found(wrong, monkeypatch):
     spec = SPECS["time"]
-    if wrong == "no density":
-        right = TimeEffect.log_density
-        monkeypatch.setattr(
-            TimeEffect, "log_density", lambda self, e, *rest: right(self, 0 * e, *rest)
-        )
     with tiny.in_precision("float64") as precision:
-        data, states = make_states(spec, 3)
+        data, states, expected = of_time()
         times = data.times
-        if wrong == "no drift":
-            times = times._replace(drift=0 * times.drift)
-        elif wrong == "other bins":
-            times = times._replace(bin=2 - times.bin)
-        with tiny.found():
-            tiny.assert_same_differences(
-                numpyro_densities(spec, states, data),
-                joints(spec, states, dataclasses.replace(data, times=times)),
-                precision,
+        if wrong == "no density":
+            right = TimeEffect.log_density
+            monkeypatch.setattr(
+                TimeEffect, "log_density", lambda self, e, *r: right(self, 0 * e, *r)
             )
+            found = joints(spec, states, data)
+        else:
+            changed = {
+                "no drift": times._replace(drift=0 * times.drift),
+                "other bins": times._replace(bin=2 - times.bin),
+            }
+            data = dataclasses.replace(data, times=changed[wrong])
+            found = [tiny.joint(state, spec, data) for state in states]
+        with tiny.found():
+            tiny.assert_same_differences(expected, found, precision)
 
 
 @pytest.mark.parametrize("name", ["noise", "ordinal noise"])
