@@ -65,7 +65,6 @@ def test_traces_sizes_and_effects():
     found = posterior()
     for name in ("item_time_variance", "user_drift_variance"):
         assert np.all(found.trace[name] > 0) and np.ptp(found.trace[name]) > 0
-        assert not np.any(fits.posterior("BPMF").trace[name])
     arrays = found.draws.user_features, found.draws.item_features
     arrays += found.draws.item_time, found.draws.user_drift
     each = estimate_draw_bytes(found.spec, 59, 39)
@@ -88,14 +87,19 @@ def test_a_saved_fit_scores_the_same(tmp_path):
     assert kind[0] == kind[1] and second == pytest.approx(first, rel=1e-5)
 
 
-def test_off_it_is_free():
-    # The state holds nothing of it, and timestamps change no bit of a fit.
+def test_off_the_state_holds_nothing_of_it():
     spec, layout = tiny.make_spec(), tiny.make_data(np.float32)
     state = jax.eval_shape(init_state, jax.random.key(0), spec, layout)
     assert jax.tree.leaves(state.time) == []
+
+
+@pytest.mark.slow
+def test_off_timestamps_change_no_bit():
     found = fits.fit(fits.MODELS["BPMF"], *data())
     fits.same(found, fits.posterior("BPMF"))
     assert found.time_scale is None and found.draws.item_time is None
+    for name in ("item_time_variance", "user_drift_variance"):
+        assert not np.any(found.trace[name])
 
 
 # --- refused --------------------------------------------------------------------------
@@ -169,6 +173,16 @@ def test_the_prior_reads_the_times_of_the_ratings():
     np.testing.assert_allclose(draw["mean"], mean, rtol=1e-4, atol=1e-4)
 
 
+def test_the_faces_of_the_prior_read_times():
+    numpyro = pytest.importorskip("numpyro")
+    train = data()[0]
+    model = numpyro.handlers.seed(im3f.generative_model(MODEL, train), 0)
+    sites = numpyro.handlers.trace(model).get_trace()
+    assert sites["item_time_bias"]["value"].shape == (39, 3)
+    assert sites["user_drift"]["value"].shape == (59,)
+    assert np.all(np.isfinite(im3f.prior_check(MODEL, train).table["prior mean"]))
+
+
 # --- the command line -----------------------------------------------------------------
 
 
@@ -180,39 +194,48 @@ def test_the_options_are_the_arguments():
         assert parameters["user_drift_variance"].default == 0
 
 
-def test_fit_and_predict_on_the_command_line(tmp_path, capsys):
-    train = data()[0]
+def predict(tmp_path, capsys, pairs):
+    """Run `im3f predict` on a saved fit; the exit code, predictions, what it said."""
+    pairs.to_csv(tmp_path / "pairs.csv", index=False)
+    files = [str(tmp_path / name) for name in ("fit.npz", "pairs.csv")]
+    code = main(["predict", *files, "--out", str(tmp_path / "out.csv")])
+    said = capsys.readouterr().err
+    return code, None if code else pd.read_csv(tmp_path / "out.csv"), said
+
+
+def test_predict_reads_a_column_of_times(tmp_path, capsys):
+    found, test = posterior(), data()[1]
+    found.save(tmp_path / "fit.npz")
+    pairs = test.to_dataframe().drop(columns="rating")
+    code, got, said = predict(tmp_path, capsys, pairs)
+    assert (code, said) == (0, "")
+    np.testing.assert_allclose(got["prediction"], found.test_predictions, rtol=1e-5)
+    # Without that column the time is left out, and said to be.
+    code, got, said = predict(tmp_path, capsys, pairs[["user", "item"]])
+    assert code == 0 and "no column timestamp" in said
+    expected = found.predict(test.user_ids, test.item_ids)
+    np.testing.assert_allclose(got["prediction"], expected, rtol=1e-5)
+    code, _, said = predict(tmp_path, capsys, pairs.assign(timestamp="noon"))
+    assert code == 2 and "'noon'" in said
+
+
+@pytest.mark.slow
+def test_fit_on_the_command_line(tmp_path):
     path, out = tmp_path / "ratings.csv", tmp_path / "fit"
-    train.to_dataframe().to_csv(path, index=False)
+    data()[0].to_dataframe().to_csv(path, index=False)
     command = f"fit {path} --out {out} --quiet --model bpmf --latent-dim 2"
     command += " --likelihood ordinal --item-time-bins 3 --user-drift-variance sampled"
     command += " --item-time-variance 0.2 --split random --init prior"
     assert main([*command.split(), "--num-warmup", "3", "--num-samples", "5"]) == 0
     metrics = json.loads((out / "metrics.json").read_text())
-    assert metrics["spec"]["item_time"] == {
-        "type": "TimeBins",
-        "variance": 0.2,
-        "num_bins": 3,
-    }
+    expected = {"type": "TimeBins", "variance": 0.2, "num_bins": 3}
+    assert metrics["spec"]["item_time"] == expected
     trace = pd.read_csv(out / "trace.csv")
     np.testing.assert_allclose(trace["item_time_variance"], 0.2, rtol=1e-6)
     # What ran along is what predictions from the kept draws are.
     assert trace["test_rmse"].iloc[-1] == pytest.approx(metrics["rmse"], rel=1e-5)
     wrote = pd.read_csv(out / "predictions.csv")
     assert list(wrote) == ["user", "item", "rating", "timestamp", "prediction"]
-    pairs = tmp_path / "pairs.csv"
-    wrote.drop(columns="prediction").to_csv(pairs, index=False)
-    predict = ["predict", str(out), str(pairs), "--out", str(tmp_path / "p.csv")]
-    assert main(predict) == 0
-    got = pd.read_csv(tmp_path / "p.csv")
-    np.testing.assert_allclose(got["prediction"], wrote["prediction"], rtol=1e-5)
-    assert capsys.readouterr().err == ""
-    # Without that column the time is left out, and said to be.
-    wrote[["user", "item"]].to_csv(pairs, index=False)
-    assert main(predict) == 0
-    assert "no column timestamp" in capsys.readouterr().err
-    got = pd.read_csv(tmp_path / "p.csv")
-    assert np.max(np.abs(got["prediction"] - wrote["prediction"])) > 1e-3
-    wrote[["user", "item"]].assign(timestamp="noon").to_csv(pairs, index=False)
-    assert main(predict) == 2
-    assert "'noon'" in capsys.readouterr().err
+    loaded = im3f.load(out / "model.npz")
+    again = loaded.predict(wrote["user"], wrote["item"], times=wrote["timestamp"])
+    np.testing.assert_allclose(again, wrote["prediction"], rtol=1e-5)

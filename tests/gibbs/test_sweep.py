@@ -43,8 +43,7 @@ SPECS = {
     "noise by item": tiny.noisy(tiny.make_spec("none", "none"), None, 1.5, None),
     "shrinkage": tiny.shrink(tiny.make_spec("none", "none")),
     "time": tiny.timed(tiny.noisy(tiny.make_spec("finite", "finite"))),
-    "ordinal time": tiny.timed(tiny.make_ordinal_spec("none", "finite"), item=0.6),
-    "time by item": tiny.timed(tiny.make_spec("none", "none"), user=None),
+    "ordinal time": tiny.timed(tiny.make_ordinal_spec("none", "none"), item=None),
 }
 
 
@@ -616,8 +615,8 @@ def test_a_mutant_of_the_noise_is_found(name, block, call, index, wrong, float64
         # A stale residual, precisions forgotten, old effects, the other side's rows.
         ("time", "resample_effects", 1, 4, lambda s: s._replace(total=1.1 * s.total)),
         ("time", "resample_effects", 0, 4, lambda s: s._replace(information=s.total)),
-        ("time by item", "resample_effects", 0, 2, lambda e: 0 * e),
-        ("ordinal time", "resample_effects", 1, 6, lambda n: n - 1),
+        ("time", "resample_effects", 1, 2, lambda e: 0 * e),
+        ("ordinal time", "resample_effects", 0, 6, lambda n: n - 1),
     ],
 )
 def test_a_mutant_of_the_time_is_found(name, block, call, index, wrong, float64):

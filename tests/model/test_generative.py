@@ -73,7 +73,6 @@ SPECS = {
     "time": tiny.timed(
         tiny.noisy(tiny.make_spec("none", "finite"), item=None, rating=None)
     ),
-    "ordinal time": tiny.timed(tiny.make_ordinal_spec("none", "none"), 0.6),
 }
 COUNT = tiny.NUM_RATINGS
 

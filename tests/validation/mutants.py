@@ -1182,6 +1182,12 @@ TIME += [
             _arg(1, lambda x, c: x + _time_part(c.state)),
         ),
         (
+            "table topics",
+            "time left in the residuals",
+            "resample_table_topics",
+            _arg(1, lambda x, c: x + _time_part(c.state)),
+        ),
+        (
             "biases",
             "time left in the residuals",
             "bias_statistics",
