@@ -34,14 +34,17 @@ def data():
 
 
 @cache
-def posterior():
-    """Two chains at once, without a MAP start: one compilation."""
-    run = {"num_chains": 2, "chain_method": "vectorized", "init": "prior"}
+def posterior(num_chains=1):
+    """Fit without a MAP start, one compilation less; several chains run at once."""
+    method = "sequential" if num_chains == 1 else "vectorized"
+    run = {"num_chains": num_chains, "chain_method": method, "init": "prior"}
     return fits.fit(MODEL, *data(), **run)
 
 
-def test_the_running_error_is_that_of_the_predictions_at_their_times():
-    (train, test), found = data(), posterior()
+@pytest.mark.parametrize("num_chains", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_the_running_error_is_that_of_the_predictions_at_their_times(num_chains):
+    (train, test), found = data(), posterior(num_chains)
+    assert found.draws.user_drift.shape[:2] == (num_chains, found.num_kept)
     for part, predictions in (
         (train, found.train_predictions),
         (test, found.test_predictions),
@@ -68,7 +71,7 @@ def test_traces_sizes_and_effects():
     arrays = found.draws.user_features, found.draws.item_features
     arrays += found.draws.item_time, found.draws.user_drift
     each = estimate_draw_bytes(found.spec, 59, 39)
-    assert sum(x.nbytes for x in arrays) == each * 2 * found.num_kept
+    assert sum(x.nbytes for x in arrays) == each * found.num_kept
     # A new one has nothing of its own.
     assert not np.any(found.draws.item_time[:, :, -1])
     assert not np.any(found.draws.user_drift[:, :, -1])
@@ -173,13 +176,18 @@ def test_the_prior_reads_the_times_of_the_ratings():
     np.testing.assert_allclose(draw["mean"], mean, rtol=1e-4, atol=1e-4)
 
 
-def test_the_faces_of_the_prior_read_times():
+def test_the_numpyro_model_reads_times():
     numpyro = pytest.importorskip("numpyro")
     train = data()[0]
     model = numpyro.handlers.seed(im3f.generative_model(MODEL, train), 0)
     sites = numpyro.handlers.trace(model).get_trace()
     assert sites["item_time_bias"]["value"].shape == (39, 3)
     assert sites["user_drift"]["value"].shape == (59,)
+
+
+@pytest.mark.slow
+def test_the_prior_check_reads_times():
+    train = data()[0]
     assert np.all(np.isfinite(im3f.prior_check(MODEL, train).table["prior mean"]))
 
 

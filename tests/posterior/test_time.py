@@ -140,7 +140,9 @@ def test_predictions_of_a_gaussian_at_given_times(time):
     assert np.all(np.abs(posterior.predict(users, items) - found)[[0, 1, 3]] > 1e-3)
 
 
-@pytest.mark.parametrize("likelihood", ["gaussian", "ordinal"])
+@pytest.mark.parametrize(
+    "likelihood", [pytest.param("gaussian", marks=pytest.mark.slow), "ordinal"]
+)
 def test_probabilities_and_scores_at_given_times(likelihood):
     posterior = make(likelihood)
     users, items, times = PAIRS
