@@ -176,6 +176,7 @@ def test_the_prior_reads_the_times_of_the_ratings():
     np.testing.assert_allclose(draw["mean"], mean, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_numpyro_model_reads_times():
     numpyro = pytest.importorskip("numpyro")
     train = data()[0]
