@@ -39,6 +39,7 @@ def _tables(concentration):
 
 SHARED = dict.fromkeys(("user_shared_bias_variance", "item_shared_bias_variance"))
 NOISE = dict.fromkeys(("user_noise_shape", "item_noise_shape"))
+TIME = {"item_time_bins": 20, "user_drift_variance": None}
 
 # name -> latent dimension -> model. Where the name does not say otherwise, the settings
 # of IM3F that were compared have truncation 16 and table concentrations 10.
@@ -119,6 +120,12 @@ SETTINGS = {
     ),
     "IM3F, ordinal, shared biases, noise by user and item, table concentration 100": (
         lambda d: _im3f(d, likelihood="ordinal", **SHARED, **NOISE, **_tables(100.0))
+    ),
+    "BPMF, ordinal, noise by user and item, time": lambda d: im3f.BPMF(
+        d, likelihood="ordinal", **NOISE, **TIME
+    ),
+    "IM3F, ordinal, shared biases, noise by user and item, time": lambda d: _im3f(
+        d, likelihood="ordinal", **SHARED, **NOISE, **TIME, **_tables(1.0)
     ),
     "BPMF, noise by user and item": lambda d: im3f.BPMF(d, **NOISE),
     "IM3F, noise by user and item": lambda d: _im3f(d, **NOISE),

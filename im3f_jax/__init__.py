@@ -36,6 +36,9 @@ _PUBLIC = {
     "SharedNormal": "im3f_jax.model.bias_prior",
     "GammaNoise": "im3f_jax.model.noise",
     "ConstantNoise": "im3f_jax.model.noise",
+    "TimeBins": "im3f_jax.model.time_effects",
+    "TimeDrift": "im3f_jax.model.time_effects",
+    "NoTime": "im3f_jax.model.time_effects",
     # pure functions, for those who compose
     "gibbs_sweep": "im3f_jax.gibbs.sweep",
     "init_state": "im3f_jax.gibbs.init",

@@ -17,6 +17,7 @@ import numpy as np
 
 from im3f_jax.data.layout import lay_out
 from im3f_jax.data.ratings import Ratings
+from im3f_jax.data.times import TimeColumns, TimeScale
 from im3f_jax.errors import Im3fWarning, InputError
 from im3f_jax.gibbs.sweep import effective_dimension
 from im3f_jax.inference.devices import block_sizes, choose_device, describe_device
@@ -43,6 +44,14 @@ from im3f_jax.model.spec import (
     resolve,
     validate,
     with_room_of,
+)
+from im3f_jax.model.time_effects import (
+    NoTime,
+    TimeBins,
+    TimeDrift,
+    read_times,
+    reads_times,
+    times_of,
 )
 from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet, NoTopics
 from im3f_jax.posterior.posterior import Posterior
@@ -134,7 +143,7 @@ class Model(ModelSpec):
         ------
         InputError
             For a setting without meaning, a device that is not there, kept draws beyond
-            the memory limit.
+            the memory limit; ratings without timestamps for a model that reads them.
         SamplingError
             If a draw is not finite.
         """
@@ -172,10 +181,19 @@ class Model(ModelSpec):
         user_row, user = _trained_rows(train.user, train.num_users)
         item_row, item = _trained_rows(train.item, train.num_items)
         num_users, num_items = int(user_row.max()), int(item_row.max())
+        scale = times = None
+        if reads_times(self):
+            scale, times = read_times(self, train, user, num_users)
         layout, order = lay_out(
-            user, item, train.rating, num_users, num_items, block_sizes(chosen)
+            user,
+            item,
+            train.rating,
+            num_users,
+            num_items,
+            block_sizes(chosen),
+            times=times,
         )
-        pairs = _test_pairs(test, user_row, item_row, layout.chunk)
+        pairs = _test_pairs(test, user_row, item_row, layout.chunk, scale)
         at_once = chain_method == "vectorized" or (
             chain_method == "auto" and chosen.platform != "cpu"
         )
@@ -253,6 +271,7 @@ class Model(ModelSpec):
             seconds=result.seconds,
             train_predictions=train_predictions,
             partial=result.partial,
+            time_scale=scale,
         )
         if train_predictions is not None:
             posterior._fitted.append((train, train_predictions))
@@ -274,6 +293,9 @@ def BPMF(
     user_noise_shape: NoiseShape = math.inf,
     item_noise_shape: NoiseShape = math.inf,
     degrees_of_freedom: float = math.inf,
+    item_time_bins: int = 0,
+    item_time_variance: Variance = None,
+    user_drift_variance: Variance = 0.0,
 ) -> Model:
     """Bayesian probabilistic matrix factorisation: the family without topics.
 
@@ -286,7 +308,8 @@ def BPMF(
         _likelihood(likelihood, rating_variance, rating_variance_floor),
         global_bias,
         factor_prior,
-        _noise(user_noise_shape, item_noise_shape, degrees_of_freedom),
+        _noise(user_noise_shape, item_noise_shape, degrees_of_freedom)
+        | _time(item_time_bins, item_time_variance, user_drift_variance),
     )
 
 
@@ -348,6 +371,9 @@ def M3F(
     user_noise_shape: NoiseShape = math.inf,
     item_noise_shape: NoiseShape = math.inf,
     degrees_of_freedom: float = math.inf,
+    item_time_bins: int = 0,
+    item_time_variance: Variance = None,
+    user_drift_variance: Variance = 0.0,
 ) -> Model:
     """Mixed membership matrix factorisation with topic-indexed biases, M3F-TIB.
 
@@ -370,7 +396,8 @@ def M3F(
         _likelihood(likelihood, rating_variance, rating_variance_floor),
         global_bias,
         factor_prior,
-        _noise(user_noise_shape, item_noise_shape, degrees_of_freedom),
+        _noise(user_noise_shape, item_noise_shape, degrees_of_freedom)
+        | _time(item_time_bins, item_time_variance, user_drift_variance),
         _biases(
             user_bias_variance, item_topic_mean_variance, user_shared_bias_variance
         ),
@@ -404,6 +431,9 @@ def IM3F(
     user_noise_shape: NoiseShape = math.inf,
     item_noise_shape: NoiseShape = math.inf,
     degrees_of_freedom: float = math.inf,
+    item_time_bins: int = 0,
+    item_time_variance: Variance = None,
+    user_drift_variance: Variance = 0.0,
 ) -> Model:
     """Infinite mixed membership matrix factorisation.
 
@@ -459,6 +489,16 @@ def IM3F(
     degrees_of_freedom
         Of Student's t for the noise of single ratings, a number; infinity, the
         default, is the normal.
+    item_time_bins, item_time_variance
+        Biases of items by time: a rating gains e_j[b] ~ Normal(0, variance), b its bin
+        of so many, which hold equal numbers of training ratings (`TimeBins`). 0 bins,
+        the default, is the paper's model, without them; else the ratings need
+        timestamps. The variance is a number, an `InverseGamma`, or None (sampled).
+    user_drift_variance
+        Of each user's drift f_u ~ Normal(0, variance): a rating gains f_u x, with
+        x = sign(t - tbar_u) |t - tbar_u|^0.4 in units of its root mean square, tbar_u
+        the user's mean time (`TimeDrift`; Koren 2009). 0, the default, is the paper's
+        model, without it; None samples the variance; or a number, or an `InverseGamma`.
 
     Raises
     ------
@@ -476,7 +516,8 @@ def IM3F(
         _likelihood(likelihood, rating_variance, rating_variance_floor),
         global_bias,
         factor_prior,
-        _noise(user_noise_shape, item_noise_shape, degrees_of_freedom),
+        _noise(user_noise_shape, item_noise_shape, degrees_of_freedom)
+        | _time(item_time_bins, item_time_variance, user_drift_variance),
         _biases(
             user_bias_variance, item_topic_mean_variance, user_shared_bias_variance
         ),
@@ -530,6 +571,23 @@ def _noise(user: NoiseShape, item: NoiseShape, degrees: float) -> dict:
         "user_noise": component(user),
         "item_noise": component(item),
         "rating_noise": component(degrees / 2),
+    }
+
+
+def _time(bins: int, bin_variance: Variance, drift_variance: Variance) -> dict:
+    """Make the spec's components of time; 0 bins, a drift's variance of 0: none."""
+
+    def is_zero(value):
+        number = isinstance(value, Real) and not isinstance(value, bool)
+        return number and value == 0
+
+    if is_zero(bins) and bin_variance is not None:
+        raise InputError(
+            "item_time_variance is that of biases by time: give item_time_bins too."
+        )
+    return {
+        "item_time": NoTime() if is_zero(bins) else TimeBins(bin_variance, bins),
+        "user_time": NoTime() if is_zero(drift_variance) else TimeDrift(drift_variance),
     }
 
 
@@ -682,7 +740,11 @@ def _check_test(train: Ratings, test: Ratings | None) -> None:
 
 
 def _test_pairs(
-    test: Ratings | None, user_row: np.ndarray, item_row: np.ndarray, chunk: int
+    test: Ratings | None,
+    user_row: np.ndarray,
+    item_row: np.ndarray,
+    chunk: int,
+    scale: TimeScale | None,
 ) -> Pairs:
     count = 0 if test is None else len(test)
     size = -(-count // chunk) * chunk
@@ -691,7 +753,13 @@ def _test_pairs(
     if count:
         user[:count], item[:count] = user_row[test.user], item_row[test.item]
         rating[:count] = test.rating
-    return Pairs(user, item, rating, np.int32(count), chunk)
+    times = None
+    if scale is not None:
+        times = TimeColumns(np.zeros(size, np.int32), np.zeros(size, np.float32))
+        if count:
+            found = scale.columns(times_of(test, "test"), user[:count])
+            times.bin[:count], times.drift[:count] = found
+    return Pairs(user, item, rating, np.int32(count), chunk, times)
 
 
 def _check_host_memory(

@@ -77,6 +77,9 @@ _SPEC_OPTIONS = [
     ("user_noise_shape", _number, _SAMPLED, "of precisions by user; inf: constant"),
     ("item_noise_shape", _number, _SAMPLED, "of precisions by item; inf: constant"),
     ("degrees_of_freedom", float, _SAMPLED, "of Student's t noise; inf: normal"),
+    ("item_time_bins", int, _SAMPLED, "biases of items in so many bins of time"),
+    ("item_time_variance", _number, _SAMPLED, "of items' biases by time"),
+    ("user_drift_variance", _number, _SAMPLED, "of users' drifts with time"),
     ("global_bias", float, _ALL, "fixed at this number instead of the training mean"),
 ]
 
@@ -289,7 +292,8 @@ def _add_predict(commands) -> None:
         _predict,
         "predict ratings of (user, item) pairs with a fitted model",
         "Predict pairs: the mean over the kept draws. Every column of the file of "
-        "pairs is kept, and a column `prediction` added.",
+        "pairs is kept, and a column `prediction` added. A model that depends on time "
+        "reads a column `timestamp`, where there is one; else it leaves the time out.",
     )
     parser.add_argument(
         "model", metavar="DIR", help="what im3f fit wrote: its folder, or the file"
@@ -535,9 +539,14 @@ def _topics(posterior) -> dict:
 
 
 def _write_results(out: Path, posterior, judged, metrics: dict, clip) -> None:
-    frame = judged.to_dataframe()
-    frame.columns = ["user", "item", "rating"]
-    frame["prediction"] = posterior.predict(judged.user_ids, judged.item_ids, clip=clip)
+    timed = posterior.time_scale is not None
+    names = ["user", "item", "rating", "timestamp"][: 3 + timed]
+    frame = judged.to_dataframe().iloc[:, : len(names)]
+    frame.columns = names
+    times = judged.timestamp if timed else None
+    frame["prediction"] = posterior.predict(
+        judged.user_ids, judged.item_ids, times=times, clip=clip
+    )
     frame.to_csv(out / PREDICTIONS, index=False)
     posterior.trace_frame().to_csv(out / TRACE, index=False)
     posterior.save(out / MODEL)
@@ -592,9 +601,13 @@ def _predict(arguments: argparse.Namespace) -> int:
     path = Path(arguments.model)
     posterior = im3f_jax.load(path / MODEL if path.is_dir() else path)
     frame, user, item = _read_pairs(arguments.pairs)
+    times = None
+    if posterior.time_scale is not None:
+        times = _read_times(frame, arguments.pairs)
     frame["prediction"] = posterior.predict(
         _as_known(frame[user], posterior.users),
         _as_known(frame[item], posterior.items),
+        times=times,
         clip=arguments.clip,
         unknown=arguments.unknown,
     )
@@ -620,6 +633,27 @@ def _read_pairs(path: str):
             )
         columns += found
     return frame, *columns
+
+
+def _read_times(frame, path: str) -> np.ndarray | None:
+    """Read the times of the pairs, where the file has such a column."""
+    import pandas as pd
+
+    found = [name for name in frame if _letters(name) == "timestamp"]
+    if not found:
+        print(
+            f"im3f: {path} has no column timestamp: what depends on time is left out",
+            file=sys.stderr,
+        )
+        return None
+    times = pd.to_numeric(frame[found[0]], errors="coerce").to_numpy(np.float64)
+    bad = np.flatnonzero(~np.isfinite(times))
+    if len(bad):
+        text = frame[found[0]].iloc[bad[0]]
+        raise InputError(
+            f"{path}: the timestamp {text!r} in row {bad[0]} (from 0) is no number"
+        )
+    return times
 
 
 def _letters(name) -> str:

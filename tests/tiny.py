@@ -15,11 +15,13 @@ import pytest
 from scipy import stats
 
 from im3f_jax.data.layout import BlockSizes, lay_out
+from im3f_jax.data.times import TimeColumns
 from im3f_jax.gibbs.state import (
     BiasPriorState,
     FactorPriorState,
     NoiseState,
     State,
+    TimeState,
     TopicWeights,
 )
 from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
@@ -33,6 +35,7 @@ from im3f_jax.model.log_joint import log_joint
 from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import ModelSpec
+from im3f_jax.model.time_effects import TimeBins, TimeDrift, TimeEffect
 from im3f_jax.model.topic_prior import HDP, FiniteDirichlet, NoTopics
 from tests.quick import quick_jit
 
@@ -43,6 +46,13 @@ LATENT_DIM, USER_TOPICS, ITEM_TOPICS = 2, 3, 4
 USER = np.array([4, 0, 1, 2, 0, 4, 0, 1, 2, 4, 0, 1])
 ITEM = np.array([1, 2, 0, 1, 0, 2, 3, 2, 0, 1, 1, 1])
 RATING = np.array([3.0, 4, 1, 5, 2, 3, 4, 5, 2, 1, 3, 4])
+
+# Item 3 has no rating in two of the bins; user 2 no drift.
+TIME_BINS = 3
+TIMES = TimeColumns(
+    np.array([0, 2, 1, 1, 0, 2, 2, 0, 1, 2, 0, 1]),
+    np.array([0.4, -1.5, 2.0, 0, 0.7, -0.3, -0.9, 0.2, 0, 1.1, 0.5, -2.1]),
+)
 
 SIZES = BlockSizes(block=4, group=8, rows=64, chunk=16)
 
@@ -102,8 +112,8 @@ SIDES = {"user": Side("user", "item"), "item": Side("item", "user")}
 
 
 def make_data(dtype, sizes=SIZES):
-    """Lay the twelve ratings out."""
-    return lay_out(USER, ITEM, RATING, NUM_USERS, NUM_ITEMS, sizes, dtype)[0]
+    """Lay the twelve ratings out, their times too, which most specs do not read."""
+    return lay_out(USER, ITEM, RATING, NUM_USERS, NUM_ITEMS, sizes, dtype, TIMES)[0]
 
 
 def make_spec(user_topics="weak_limit", item_topics="stick_breaking"):
@@ -165,6 +175,16 @@ def noisy(spec, user=USER_SHAPE, item=ITEM_SHAPE, rating=2.3):
         if shape is not None:
             spec = replace(spec, **{f"{side}_noise": GammaNoise(shape)})
     return spec
+
+
+ITEM_TIME, USER_TIME = InverseGamma(3.3, 0.9), InverseGamma(2.4, 0.45)
+
+
+def timed(spec, item=ITEM_TIME, user=USER_TIME):
+    """Let items and users depend on time, by variances; None leaves one out."""
+    if item is not None:
+        spec = replace(spec, item_time=TimeBins(item, TIME_BINS))
+    return spec if user is None else replace(spec, user_time=TimeDrift(user))
 
 
 def make_fixed_spec(variance=0.0, topic_mean_variance=0.0):
@@ -275,6 +295,20 @@ def make_state(spec, data, seed=0):
                     fields[f"{side}_shape"] = shape
         return NoiseState(**fields)
 
+    def time():
+        # A stream of its own, too; numbers that must not matter in padding.
+        rng, fields = np.random.default_rng(seed + 2000), {}
+        for side, shape in (
+            ("item", (data.item_rows, TIME_BINS)),
+            ("user", (data.user_rows,)),
+        ):
+            prior = getattr(spec, f"{side}_time")
+            if isinstance(prior, TimeEffect):
+                sampled = isinstance(prior.variance, InverseGamma)
+                variance = rng.uniform(0.2, 1) if sampled else prior.variance
+                fields |= {side: rng.normal(size=shape), f"{side}_variance": variance}
+        return TimeState(**fields)
+
     users, items = spec.num_user_topics, spec.num_item_topics
 
     def cut_points():
@@ -298,6 +332,7 @@ def make_state(spec, data, seed=0):
         global_bias=2.9,
         cut_points=cut_points(),
         noise=noise(),
+        time=time(),
     )
     if isinstance(spec.likelihood, Ordinal):
         state = state._replace(rating_variance=1.0, global_bias=0.0)
@@ -321,7 +356,7 @@ def transplant(state, data, seed=50):
     spec = make_spec()
     rows = {"user": NUM_USERS, "item": NUM_ITEMS}
     result = make_state(spec, data, seed)
-    assert not jax.tree.leaves(state.noise)
+    assert not jax.tree.leaves((state.noise, state.time))
 
     def take(new, old, number):
         new = new.copy()
@@ -377,7 +412,8 @@ def assert_same_differences(conditional, joint, precision):
 def residual(state, data, *, without):
     """Ratings less chi_0 and less all parts of their means but those left out.
 
-    `without` holds names among factors, user_bias, item_bias; float64, 0 in padding.
+    `without` holds names among factors, user_bias, item_bias, user_time, item_time;
+    float64, 0 in padding.
     """
     result = np.zeros(len(data.rating))
     for n in range(NUM_RATINGS):
@@ -391,6 +427,10 @@ def residual(state, data, *, without):
             mean += float(state.user_bias[u, state.item_topic_of_rating[n]])
         if "item_bias" not in without and state.item_bias.shape[1]:
             mean += float(state.item_bias[j, state.user_topic_of_rating[n]])
+        if "item_time" not in without and state.time.item is not None:
+            mean += float(state.time.item[j, data.times.bin[n]])
+        if "user_time" not in without and state.time.user is not None:
+            mean += float(state.time.user[u]) * float(data.times.drift[n])
         result[n] = float(data.rating[n]) - mean
     return result
 

@@ -15,6 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from im3f_jax.data.times import TimeColumns
+
 __all__ = [
     "CPU_BLOCKS",
     "GPU_BLOCKS",
@@ -83,6 +85,8 @@ class RatingLayout:
     user_rows: int = field(metadata={"static": True})  # num_users and padding
     item_rows: int = field(metadata={"static": True})
     chunk: int = field(metadata={"static": True})
+    # Of each rating, for models of time only, which read them:
+    times: TimeColumns | None = None
 
 
 def bucket(size: int, minimum: int = 64) -> int:
@@ -99,6 +103,7 @@ def lay_out(
     num_items: int,
     sizes: BlockSizes = CPU_BLOCKS,
     dtype: Any = np.float32,
+    times: TimeColumns | None = None,
 ) -> tuple[RatingLayout, np.ndarray]:
     """Sort, pad and cut ratings.
 
@@ -114,6 +119,8 @@ def lay_out(
         Block sizes, by device.
     dtype
         Precision of the ratings on the device.
+    times
+        Of the ratings, as a `TimeScale` gives them; None where the model reads none.
 
     Returns
     -------
@@ -166,6 +173,9 @@ def lay_out(
         user_rows=user_rows,
         item_rows=item_rows,
         chunk=math.gcd(padded, sizes.chunk),
+        times=None
+        if times is None
+        else TimeColumns(pad(times.bin, 0, np.int32), pad(times.drift, 0, dtype)),
     )
     return layout, order
 

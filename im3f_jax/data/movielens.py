@@ -30,6 +30,7 @@ _HEADERS = (
     {"item", "itemid", "movie", "movieid"},
     {"rating"},
 )
+_TIME_HEADERS = {"timestamp", "time"}
 _HEAD_BYTES = 1 << 16  # enough to hold the first line of a table
 _UNREADABLE = (
     InputError,
@@ -61,7 +62,9 @@ def load_ratings(path: str | PathLike, *, duplicates: str = "error") -> Ratings:
     -------
     Ratings
         In the order of the file. Ids are int64 where the whole column is plain
-        integers, else the text of the file as it stands ("007" is not 7).
+        integers, else the text of the file as it stands ("007" is not 7). Timestamps
+        are those of the column "timestamp" (without a header the fourth), where every
+        row has a number there; else there are none.
 
     Raises
     ------
@@ -76,7 +79,8 @@ def load_ratings(path: str | PathLike, *, duplicates: str = "error") -> Ratings:
             file.seek(0)
             if head.startswith(b"PK"):
                 return _read_npz(file, duplicates)
-            return Ratings.from_arrays(*_read_table(file, _layout(head)), duplicates)
+            *columns, timestamps = _read_table(file, _layout(head))
+            return Ratings.from_arrays(*columns, duplicates, timestamps=timestamps)
     except _UNREADABLE as error:
         raise InputError(f"{path}: {error}") from error
 
@@ -160,7 +164,11 @@ def _read_npz(file: BinaryIO, duplicates: str) -> Ratings:
             f"{', '.join(arrays)}"
         )
     return Ratings.from_arrays(
-        arrays["user"], arrays["item"], arrays["rating"], duplicates
+        arrays["user"],
+        arrays["item"],
+        arrays["rating"],
+        duplicates,
+        timestamps=arrays.get("timestamp"),
     )
 
 
@@ -174,6 +182,7 @@ class _Layout:
     columns: list[int]  # positions of user, item and rating among the fields
     names: list[str]
     has_header: bool
+    time: int | None  # position of the timestamps, where there may be some
 
 
 def _layout(head: bytes) -> _Layout:
@@ -204,16 +213,21 @@ def _layout(head: bytes) -> _Layout:
             )
     names = [fields[i] for i in columns] if has_header else ["user", "item", "rating"]
     width = max(len(fields), len(_split(next_line, separator)))
-    return _Layout(separator, len(fields), width, columns, names, has_header)
+    time = 3 if len(fields) > 3 else None
+    if has_header:
+        time = next((i for i, word in enumerate(words) if word in _TIME_HEADERS), None)
+    return _Layout(separator, len(fields), width, columns, names, has_header, time)
 
 
 def _split(line: str, separator: str) -> list[str]:
     return next(csv.reader([line])) if separator == "," else line.split(separator)
 
 
-def _read_table(file: BinaryIO, layout: _Layout) -> list[np.ndarray]:
-    """Read the user, item and rating columns of a table of text."""
+def _read_table(file: BinaryIO, layout: _Layout) -> list[np.ndarray | None]:
+    """Read user, item, rating and, where there are any, timestamps of a table."""
     separator, width, columns = layout.separator, layout.width, layout.columns
+    if layout.time is not None:
+        columns = [*columns, layout.time]
     usecols, spare = columns, []  # spare columns must be empty
     if separator == "::":
         # One colon, and an empty field between any two, for pandas' fast engine.
@@ -271,7 +285,14 @@ def _read_table(file: BinaryIO, layout: _Layout) -> list[np.ndarray]:
         read(0, convert, kind),
         read(1, convert, kind),
         read(2, _numbers, "a number"),
+        None if layout.time is None else _times(frame[columns[3]]),
     ]
+
+
+def _times(column: pd.Series) -> np.ndarray | None:
+    """Timestamps of all rows as numbers, or None where a row has none."""
+    times = pd.to_numeric(column, errors="coerce").to_numpy()
+    return times if np.isfinite(times).all() else None
 
 
 def _integers(texts: list[str]) -> list[int | None]:

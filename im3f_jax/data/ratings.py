@@ -14,7 +14,7 @@ import pandas as pd
 from im3f_jax.data.ids import IdIndex
 from im3f_jax.errors import InputError
 
-__all__ = ["Ratings"]
+__all__ = ["Ratings", "timestamp_array"]
 
 _FORMAT_VERSION = 1
 _MAX_LEVELS = 101  # a scale of 0, 1, ..., 100 is still a scale of levels
@@ -36,8 +36,11 @@ class Ratings:
     users, items : IdIndex
         The caller's ids. Splits share the index of their parent, so that it may
         name users and items without a rating in this table.
-    columns : tuple of three column names
-        Names of the user, item and rating columns in `to_dataframe`.
+    columns : tuple of three or four column names
+        Names of the user, item and rating columns in `to_dataframe`, and of that of the
+        timestamps ("timestamp" where it has no name).
+    timestamp : ndarray of int64 or float64, shape (N,), or None
+        When each rating was given: seconds, or another unit, of one origin.
     """
 
     user: np.ndarray
@@ -45,7 +48,8 @@ class Ratings:
     rating: np.ndarray
     users: IdIndex
     items: IdIndex
-    columns: tuple[Hashable, Hashable, Hashable] = ("user", "item", "rating")
+    columns: tuple[Hashable, ...] = ("user", "item", "rating")
+    timestamp: np.ndarray | None = None
 
     @classmethod
     def from_arrays(
@@ -54,8 +58,10 @@ class Ratings:
         items: Iterable,
         ratings: Iterable,
         duplicates: str = "error",
+        *,
+        timestamps: Iterable | None = None,
     ) -> "Ratings":
-        """Ratings from three columns of one length.
+        """Ratings from three columns of one length, and a fourth one of times.
 
         Parameters
         ----------
@@ -65,17 +71,22 @@ class Ratings:
             Numbers: bool, int, float, Decimal, nullable columns. Never text.
         duplicates : {"error", "last", "mean", "keep"}
             What to do about a (user, item) pair that has several rows: refuse, take
-            the last row, take the mean at the place of the first row, or keep all.
+            the last row, take the mean at the place of the first row (and its time),
+            or keep all.
+        timestamps : array-like, shape (N,), optional
+            When each rating was given: numbers of one unit, or datetimes, which become
+            seconds since 1970. Only models of time read them.
 
         Raises
         ------
         InputError
-            For columns of unequal length or none, missing ids, ratings that are
-            missing, not finite or no numbers, and repeated pairs; row and column
-            are named.
+            For columns of unequal length or none, missing ids, ratings or timestamps
+            that are missing, not finite or no numbers, and repeated pairs; row and
+            column are named.
         """
-        labels = ("user ids", "item ids", "ratings")
-        return cls._from_columns((users, items, ratings), labels, duplicates)
+        labels = ("user ids", "item ids", "ratings", "timestamps")
+        columns = users, items, ratings, timestamps
+        return cls._from_columns(columns, labels, duplicates)
 
     @classmethod
     def from_dataframe(
@@ -85,8 +96,10 @@ class Ratings:
         item: Hashable = "item",
         rating: Hashable = "rating",
         duplicates: str = "error",
+        *,
+        timestamp: Hashable | None = None,
     ) -> "Ratings":
-        """Ratings from three columns of a frame, which is not changed.
+        """Ratings from three or four columns of a frame, which is not changed.
 
         Parameters
         ----------
@@ -97,6 +110,8 @@ class Ratings:
             Names of the three columns.
         duplicates : {"error", "last", "mean", "keep"}
             As in `from_arrays`.
+        timestamp : column name, optional
+            Of the column of times, numbers or datetimes, as in `from_arrays`.
 
         Raises
         ------
@@ -104,6 +119,8 @@ class Ratings:
             For a column that is not there or is there twice, and as `from_arrays`.
         """
         names = (user, item, rating)
+        if timestamp is not None:
+            names = (*names, timestamp)
         present = list(df.columns)
         for name in names:
             if present.count(name) != 1 or names.count(name) != 1:
@@ -112,7 +129,10 @@ class Ratings:
                     f"are {', '.join(map(repr, present))}"
                 )
         labels = [f"column {name!r}" for name in names]
-        ratings = cls._from_columns([df[name] for name in names], labels, duplicates)
+        columns = [df[name] for name in names]
+        if timestamp is None:
+            columns, labels = [*columns, None], [*labels, ""]
+        ratings = cls._from_columns(columns, labels, duplicates)
         return replace(ratings, columns=names)
 
     @classmethod
@@ -120,15 +140,28 @@ class Ratings:
         users, user = IdIndex.from_values(columns[0], "user", labels[0])
         items, item = IdIndex.from_values(columns[1], "item", labels[1])
         rating = _rating_array(columns[2], labels[2])
+        timestamp = columns[3]
+        if timestamp is not None:
+            timestamp = timestamp_array(timestamp, labels[3])
         if not len(user) == len(item) == len(rating):
             raise InputError(
                 f"columns of unequal length: {len(user)} user ids, {len(item)} item "
                 f"ids, {len(rating)} ratings"
             )
+        if timestamp is not None and len(timestamp) != len(rating):
+            raise InputError(
+                f"columns of unequal length: {len(rating)} ratings, {len(timestamp)} "
+                "timestamps"
+            )
         if len(rating) == 0:
             raise InputError("there are no ratings")
         ratings = cls(
-            user.astype(np.int32), item.astype(np.int32), rating, users, items
+            user.astype(np.int32),
+            item.astype(np.int32),
+            rating,
+            users,
+            items,
+            timestamp=timestamp,
         )
         return _merge_duplicates(ratings, duplicates)
 
@@ -193,16 +226,25 @@ class Ratings:
 
     def select(self, rows: np.ndarray) -> "Ratings":
         """Rows by position, shape (n,), or by mask, shape (N,), with the same index."""
+        timestamp = None if self.timestamp is None else self.timestamp[rows]
         return replace(
-            self, user=self.user[rows], item=self.item[rows], rating=self.rating[rows]
+            self,
+            user=self.user[rows],
+            item=self.item[rows],
+            rating=self.rating[rows],
+            timestamp=timestamp,
         )
 
     def to_dataframe(self) -> pd.DataFrame:
-        """Return a frame with the caller's own ids, dtypes and column names."""
-        columns = self.users.column(self.user), self.items.column(self.item)
-        return pd.DataFrame(
-            dict(zip(self.columns, (*columns, self.rating), strict=True))
-        )
+        """Return a frame with the caller's own ids, dtypes and column names.
+
+        Timestamps, where there are any, make a fourth column, of numbers.
+        """
+        ids = self.users.column(self.user), self.items.column(self.item)
+        columns = dict(zip(self.columns[:3], (*ids, self.rating), strict=True))
+        if self.timestamp is not None:
+            columns[(*self.columns, "timestamp")[3]] = self.timestamp
+        return pd.DataFrame(columns)
 
     def save_npz(self, path: str | PathLike) -> None:
         """Write the ratings to a file that `load_ratings` reads back, without pickle.
@@ -222,6 +264,7 @@ class Ratings:
                 user_ids=self.users.to_array(),
                 item_ids=self.items.to_array(),
                 columns=np.array(list(map(str, self.columns))),
+                **({} if self.timestamp is None else {"timestamp": self.timestamp}),
             )
 
     @classmethod
@@ -247,12 +290,38 @@ class Ratings:
                 users=IdIndex.from_array(arrays["user_ids"], "user"),
                 items=IdIndex.from_array(arrays["item_ids"], "item"),
                 columns=tuple(arrays["columns"].tolist()),
+                timestamp=arrays.get("timestamp"),
             )
         except KeyError as error:
             raise InputError(f"the file lacks the array {error}") from None
 
 
-def _rating_array(values: Iterable, label: str) -> np.ndarray:
+def timestamp_array(values: Iterable, label: str) -> np.ndarray:
+    """Give times as numbers: int64 or float64, shape (N,), every one finite.
+
+    Datetimes become seconds since 1970 (of UTC, where they have a time zone).
+
+    Raises
+    ------
+    InputError
+        Where one is missing or no time; its row is named.
+    """
+    if not hasattr(values, "__array__"):
+        values = pd.Series(list(values))
+    if getattr(getattr(values, "dtype", None), "kind", "") == "M":
+        times = pd.DatetimeIndex(values)
+        missing = np.flatnonzero(times.isna())
+        if len(missing):
+            raise InputError(f"{label}: row {missing[0]} (from 0) is missing")
+        origin = pd.Timestamp(0, tz=times.tz)
+        return ((times - origin) / pd.Timedelta(seconds=1)).to_numpy(np.float64)
+    array = np.asarray(values)
+    if array.ndim == 1 and array.dtype.kind in "iu" and array.dtype != np.uint64:
+        return array.astype(np.int64)
+    return _rating_array(array, label, "timestamp")
+
+
+def _rating_array(values: Iterable, label: str, what: str = "rating") -> np.ndarray:
     """Return a new float64 array, shape (N,), of which every value is finite."""
     array = values if hasattr(values, "__array__") else np.fromiter(values, object)
     array = np.asarray(array)
@@ -277,7 +346,7 @@ def _rating_array(values: Iterable, label: str) -> np.ndarray:
     if not np.isfinite(rating).all():
         row = np.flatnonzero(~np.isfinite(rating))[0]
         raise InputError(
-            f"{label}: the rating in row {row} (from 0) is missing or not finite "
+            f"{label}: the {what} in row {row} (from 0) is missing or not finite "
             f"({array[row]})"
         )
     return rating

@@ -15,6 +15,7 @@ from im3f_jax.gibbs.state import (
     NoiseState,
     Seating,
     State,
+    TimeState,
     TopicWeights,
 )
 from im3f_jax.gibbs.sweep import resample_topic_weights
@@ -24,6 +25,7 @@ from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.scalars import start_value
 from im3f_jax.model.spec import ModelSpec
+from im3f_jax.model.time_effects import TimeBins, TimeDrift
 from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet
 from im3f_jax.numerics.reductions import count_by_cell
 
@@ -140,6 +142,7 @@ def init_state(
         cut_points=start_response(spec.likelihood, data)[1],
         noise=_noise(spec, data),
         column_increments=increments,
+        time=_time(spec, data),
     )
 
 
@@ -154,6 +157,21 @@ def _noise(spec: ModelSpec, data: RatingLayout) -> NoiseState:
     if isinstance(spec.rating_noise, GammaNoise):
         fields["rating"] = jnp.ones(data.rating.shape, dtype)
     return NoiseState(**fields)
+
+
+def _time(spec: ModelSpec, data: RatingLayout) -> TimeState:
+    """Start with nothing that depends on time, and variances at their prior's mode."""
+    dtype, fields = data.rating.dtype, {}
+    if isinstance(spec.item_time, TimeBins):
+        shape = data.item_rows, spec.item_time.num_bins
+        fields["item"] = jnp.zeros(shape, dtype)
+        variance = start_value(spec.item_time.variance)
+        fields["item_variance"] = jnp.asarray(variance, dtype)
+    if isinstance(spec.user_time, TimeDrift):
+        fields["user"] = jnp.zeros(data.user_rows, dtype)
+        variance = start_value(spec.user_time.variance)
+        fields["user_variance"] = jnp.asarray(variance, dtype)
+    return TimeState(**fields)
 
 
 @singledispatch

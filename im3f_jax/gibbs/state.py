@@ -11,6 +11,7 @@ __all__ = [
     "Seating",
     "State",
     "SweepInfo",
+    "TimeState",
     "TopicWeights",
 ]
 
@@ -65,6 +66,15 @@ class NoiseState(NamedTuple):
     item_shape: Array | None = None
 
 
+class TimeState(NamedTuple):
+    """What depends on the time of a rating; None where nothing does, 0 in padding."""
+
+    item: Array | None = None  # e, rating scale, shape (num_items, bins)
+    user: Array | None = None  # f, rating scale, shape (num_users,)
+    item_variance: Array | None = None  # omega_M^2, squared rating scale, scalar
+    user_variance: Array | None = None  # omega_U^2, squared rating scale, scalar
+
+
 class State(NamedTuple):
     """One draw of everything. Rows of padding are carried along and mean nothing.
 
@@ -90,6 +100,7 @@ class State(NamedTuple):
     noise: NoiseState = NoiseState()
     # Of a `MultiplicativeGamma` only: both sides' precisions are its running products.
     column_increments: Array | None = None  # delta, shape (D,)
+    time: TimeState = TimeState()
 
 
 class SweepInfo(NamedTuple):
@@ -115,5 +126,7 @@ class SweepInfo(NamedTuple):
     item_table_concentration: Array
     user_noise_shape: Array  # infinite where all users' ratings are as noisy
     item_noise_shape: Array
+    item_time_variance: Array  # squared rating scale; 0 where nothing depends on time
+    user_drift_variance: Array
     effective_dimension: Array  # exp(entropy of the columns' shares of a_u . b_j)
     cut_points_accepted: Array  # 1 where the joint move was, else 0; Gaussian: 1

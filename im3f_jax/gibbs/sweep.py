@@ -33,16 +33,19 @@ from im3f_jax.gibbs.state import (
     NoiseState,
     State,
     SweepInfo,
+    TimeState,
     TopicWeights,
 )
 from im3f_jax.gibbs.table_counts import resample_table_counts
 from im3f_jax.gibbs.table_topics import resample_table_topics, table_room
+from im3f_jax.gibbs.time_effects import effect_statistics, resample_effects
 from im3f_jax.gibbs.topics import resample_topics
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.log_joint import log_joint
 from im3f_jax.model.noise import GammaNoise, precision_of_ratings
 from im3f_jax.model.scalars import Gamma
 from im3f_jax.model.spec import ModelSpec
+from im3f_jax.model.time_effects import NoTime, reads_times, time_of_ratings
 from im3f_jax.model.topic_prior import (
     CRF,
     HDP,
@@ -65,10 +68,10 @@ def gibbs_sweep(
     Under the ordinal likelihood first cut points, the latent ratings summed out, and
     latent ratings, which the other blocks read in the place of the ratings. Factor
     priors, user factors, item factors; item topics, user topics (rating by rating, then
-    table by table) and both sides' weights; user biases, item biases; rating variance;
-    relative precisions of the noise. The factors' inner products are computed once,
-    after the factors. A side without topics, or with one, skips the blocks that have
-    nothing to draw.
+    table by table) and both sides' weights; user biases, item biases; what depends on
+    time, of items, of users; rating variance; relative precisions of the noise. The
+    factors' inner products are computed once, after the factors. A side without topics,
+    or with one, skips the blocks that have nothing to draw.
 
     Parameters
     ----------
@@ -88,6 +91,9 @@ def gibbs_sweep(
     """
     *keys, response_key, noise_key = jax.random.split(key, 15)
     keys = iter(keys)
+    timed = reads_times(spec)
+    if timed:
+        noise_key, time_key = jax.random.split(noise_key)
     room = table_room(data.rating.shape[0])
     valid = jnp.arange(data.rating.shape[0], dtype=jnp.int32) < data.num_ratings
     users, items = state.user_bias.shape, state.item_bias.shape
@@ -97,16 +103,19 @@ def gibbs_sweep(
     # Ratings, or what stands for them, given all else.
     user_part = _selected(state.user_bias, data.user, state.item_topic_of_rating)
     item_part = _selected(state.item_bias, data.item, state.user_topic_of_rating)
+    time_part = time_of_ratings(state.time, data.user, data.item, data.times)
     rating, cut_points, accepted = _resample_response(
         spec.likelihood,
         response_key,
         state,
         data,
         valid,
-        user_part + item_part,
+        user_part + item_part + time_part if timed else user_part + item_part,
         None if precision is None else jnp.sqrt(precision),
     )
     response = rating - state.global_bias
+    if timed:
+        response = response - time_part
 
     # Factors, given topics and biases.
     user_key, item_key = next(keys), next(keys)
@@ -293,7 +302,11 @@ def gibbs_sweep(
         )
         item_part = _selected(item_bias, data.item, user_topic)
 
-    residual = jnp.where(valid, x - user_part - item_part, 0)
+    residual, time = jnp.where(valid, x - user_part - item_part, 0), state.time
+    if timed:
+        residual, time = _resample_time(
+            spec, time_key, time, data, residual, state.rating_variance, precision
+        )
     squares = residual**2
     weighted = squares if precision is None else precision * squares
     rating_variance = resample_rating_variance(
@@ -325,6 +338,7 @@ def gibbs_sweep(
         cut_points=cut_points,
         noise=noise,
         column_increments=increments,
+        time=time,
     )
     info = _describe(
         state,
@@ -450,6 +464,56 @@ def _(prior: CRF, key, weights, counts, num_ratings):
     return TopicWeights(log_theta, log_pi, beta, gamma, weights.seating)
 
 
+def _resample_time(
+    spec: ModelSpec,
+    key: Array,
+    time: TimeState,
+    data: RatingLayout,
+    residual: Array,
+    rating_variance: Array,
+    precision: Array | None,
+) -> tuple[Array, TimeState]:
+    """Draw what depends on time, of items, then of users, where there is such a part.
+
+    `residual`, shape (N,), 0 in padding, is without all parts of the means; so is what
+    is returned, with the new ones.
+    """
+    valid = jnp.arange(data.rating.shape[0], dtype=jnp.int32) < data.num_ratings
+    whole = jnp.zeros_like(data.user)
+    sides = (
+        ("item", spec.item_time, data.item, data.times.bin, None, data.num_items),
+        ("user", spec.user_time, data.user, whole, data.times.drift, data.num_users),
+    )
+    for side_key, side in zip(jax.random.split(key), sides, strict=True):
+        name, prior, row, column, covariate, number = side
+        if isinstance(prior, NoTime):
+            continue
+        old, variance = getattr(time, name), getattr(time, f"{name}_variance")
+        table = old if old.ndim == 2 else old[:, None]
+
+        def part(table, row=row, column=column, covariate=covariate):
+            each = table[row, column]
+            return each if covariate is None else covariate * each
+
+        x = residual + part(table)
+        statistics = effect_statistics(
+            x, valid, row, column, table.shape, covariate, precision
+        )
+        table, variance = resample_effects(
+            side_key,
+            prior.variance,
+            table,
+            variance,
+            statistics,
+            rating_variance,
+            number,
+        )
+        residual = jnp.where(valid, x - part(table), 0)
+        drawn = {name: table.reshape(old.shape), f"{name}_variance": variance}
+        time = time._replace(**drawn)
+    return residual, time
+
+
 def _resample_noise(
     spec: ModelSpec,
     key: Array,
@@ -555,6 +619,8 @@ def _describe(
         item_table_concentration=state.item_topic_weights.table_concentration,
         user_noise_shape=_shape_or_infinite(state.noise.user_shape, dtype),
         item_noise_shape=_shape_or_infinite(state.noise.item_shape, dtype),
+        item_time_variance=_variance_or_zero(state.time.item_variance, dtype),
+        user_drift_variance=_variance_or_zero(state.time.user_variance, dtype),
         effective_dimension=effective_dimension(state.user_factors, state.item_factors),
         cut_points_accepted=accepted,
     )
@@ -580,6 +646,10 @@ def _shared_variance(prior: BiasPriorState) -> Array:
     if prior.shared_variance is None:
         return jnp.zeros_like(prior.variance)
     return prior.shared_variance
+
+
+def _variance_or_zero(variance: Array | None, dtype) -> Array:
+    return jnp.zeros((), dtype) if variance is None else variance
 
 
 def _shape_or_infinite(shape: Array | None, dtype) -> Array:

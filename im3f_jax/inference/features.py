@@ -5,6 +5,9 @@ sum_i theta_U[u, i] d_j[i], is chi_0 plus the inner product of a vector of the u
 [a_u, c_u, theta_U[u]], with a vector of the item, [b_j, theta_M[j], d_j]. Where the
 noise differs between users or items, relative precisions stand at the end, p_u beside a
 0 of the item and a 0 of the user beside q_j: they add nothing to the product.
+
+What depends on the time of a rating is no inner product: it is added to chi_0, pair by
+pair.
 """
 
 from collections.abc import Callable
@@ -137,7 +140,7 @@ def mixture_of_pairs(
     spec
         For the sizes.
     global_bias
-        Scalar.
+        Scalar; or, with what depends on time, of each pair, shape (n,).
     user, item
         Rows, int32, shape (n,).
 
@@ -204,22 +207,28 @@ def expected_ratings(
     user: Array,
     item: Array,
     chunk: int,
+    time_part: Array | None = None,
 ) -> Array:
     """Mean of each pair's rating in a draw of an ordinal model, shape (n,).
 
     On the rating scale, over the topics of largest weight: the weight of the others is
     shared out among these. Pairs are taken `chunk` at a time, a divisor of n.
+    `time_part`, shape (n,), is what their times add to their means.
     """
     assert isinstance(spec.likelihood, Ordinal)
     largest = largest_weights(*features, spec)
 
-    def one_chunk(pair):
-        mean, weight = mixture_of_pairs(*features, largest, spec, global_bias, *pair)
+    def one_chunk(given):
+        *pair, part = given
+        bias = global_bias if part is None else global_bias + part
+        mean, weight = mixture_of_pairs(*features, largest, spec, bias, *pair)
         root, cdf, _ = noise_of_pairs(*features, spec, *pair)
         # The normal's there is quicker: this runs in every sweep.
         given = {"cdf": cdf} if isinstance(spec.rating_noise, GammaNoise) else {}
         rating = spec.likelihood.expected_rating(mean, cut_points, root, **given)
         return jnp.sum(weight * rating, axis=(1, 2)) / jnp.sum(weight, axis=(1, 2))
 
-    pairs = user.reshape(-1, chunk), item.reshape(-1, chunk)
-    return lax.map(one_chunk, pairs).reshape(-1)
+    if time_part is not None:
+        time_part = time_part.reshape(-1, chunk)
+    given = user.reshape(-1, chunk), item.reshape(-1, chunk), time_part
+    return lax.map(one_chunk, given).reshape(-1)

@@ -6,6 +6,7 @@ from im3f_jax.inference.features import feature_width
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.spec import ModelSpec
+from im3f_jax.model.time_effects import TimeBins, TimeDrift, reads_times
 from im3f_jax.model.topic_prior import CRF, NoTopics
 
 __all__ = ["estimate_draw_bytes", "estimate_memory", "format_bytes"]
@@ -26,7 +27,10 @@ def estimate_memory(
     during and after), eight numbers a rating for its orders and sums, and the noise of
     a chunk; it is estimated in the room that it starts with. The ordinal likelihood
     adds twelve floats a rating: bounds, probabilities and what is summed of them; noise
-    that differs adds six: precisions, their roots, and what they multiply.
+    that differs adds six: precisions, their roots, and what they multiply. Parts that
+    depend on time add their effects, before, during (mean and variance) and after a
+    sweep, two numbers a rating and a test rating (bin and drift), and four more a
+    rating.
 
     Parameters
     ----------
@@ -99,19 +103,30 @@ def estimate_memory(
     noises = spec.user_noise, spec.item_noise, spec.rating_noise
     if any(isinstance(noise, GammaNoise) for noise in noises):
         parts["noise"] = num_chains * 6 * word * num_ratings
+    if reads_times(spec):
+        cells = _time_cells(spec, users, items)
+        parts["times"] = (4 + word) * (num_ratings + num_test)
+        parts["time work"] = num_chains * word * (4 * cells + 4 * num_ratings)
     if isinstance(spec.likelihood, Ordinal):
         parts["latent ratings"] = num_chains * num_ratings * 12 * word
     return parts | {"total": sum(parts.values())}
+
+
+def _time_cells(spec: ModelSpec, users: int, items: int) -> int:
+    """Numbers that depend on time: of each item in each bin, and of each user."""
+    bins = spec.item_time.num_bins if isinstance(spec.item_time, TimeBins) else 0
+    return items * bins + users * isinstance(spec.user_time, TimeDrift)
 
 
 def estimate_draw_bytes(spec: ModelSpec, num_users: int, num_items: int) -> int:
     """Bytes of one kept draw on the host: float32 vectors of all users and items.
 
     4 (num_users + num_items + 2) (latent_dim + item topics + user topics, and 2 more
-    where the noise differs between users or items).
+    where the noise differs between users or items), and what depends on time.
     """
     width = feature_width(spec)
-    return 4 * (num_users + num_items + 2) * width
+    timed = _time_cells(spec, num_users + 1, num_items + 1)
+    return 4 * ((num_users + num_items + 2) * width + timed)
 
 
 def format_bytes(count: float) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array, lax
 
 from im3f_jax.data.layout import RatingLayout
+from im3f_jax.data.times import TimeColumns
 from im3f_jax.errors import SamplingError
 from im3f_jax.gibbs.crf import NO_DISH_FREE, NO_TABLE_FREE, enlarge
 from im3f_jax.gibbs.init import START_VARIANCE, init_state, start_response
@@ -28,6 +29,7 @@ from im3f_jax.model.factor_prior import MultiplicativeGamma
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.scalars import InverseGamma
 from im3f_jax.model.spec import ModelSpec, has_franchise
+from im3f_jax.model.time_effects import TimeBins, TimeDrift, time_of_ratings
 from im3f_jax.model.topic_prior import CRF
 from im3f_jax.numerics.linalg import dots_of_pairs
 
@@ -52,6 +54,7 @@ class Pairs:
     rating: Array  # rating scale, shape (T,)
     count: Array  # int32 scalar
     chunk: int = field(metadata={"static": True})
+    times: TimeColumns | None = None  # where the model reads times
 
 
 class Plan(NamedTuple):
@@ -90,6 +93,9 @@ class Draws(NamedTuple):
     global_bias: np.ndarray  # shape (chain, draw)
     rating_variance: np.ndarray  # shape (chain, draw)
     cut_points: np.ndarray  # shape (chain, draw, L - 1); Gaussian: (chain, draw, 0)
+    # Where the model reads times, else None; 0 in the row of a new one:
+    item_time: np.ndarray | None = None  # (chain, draw, num_items + 1, bins)
+    user_drift: np.ndarray | None = None  # (chain, draw, num_users + 1)
 
 
 @dataclass
@@ -131,18 +137,22 @@ def _chunk(
         kept = carry.kept + is_kept.astype(jnp.int32)
         nan = jnp.full((), jnp.nan, data.rating.dtype)
 
-        def predict(user, item, chunk):
+        def predict(user, item, chunk, times):
+            part = time_of_ratings(state.time, user, item, times)
             if isinstance(spec.likelihood, Ordinal):
                 numbers = state.global_bias, state.cut_points
-                return expected_ratings(features, spec, *numbers, user, item, chunk)
-            return state.global_bias + dots_of_pairs(*features, user, item, chunk)
+                return expected_ratings(
+                    features, spec, *numbers, user, item, chunk, part
+                )
+            mean = state.global_bias + dots_of_pairs(*features, user, item, chunk)
+            return mean if part is None else mean + part
 
         def rmse(prediction, rating, mask, count):
             squares = jnp.sum(jnp.where(mask, (rating - prediction) ** 2, 0))
             return jnp.sqrt(squares / count.astype(squares.dtype))
 
         def add_train(total):
-            prediction = predict(data.user, data.item, data.chunk)
+            prediction = predict(data.user, data.item, data.chunk, data.times)
             total = total + prediction
             score = partial(
                 rmse, rating=data.rating, mask=valid, count=data.num_ratings
@@ -152,7 +162,7 @@ def _chunk(
         test_sum, train_sum = carry.test_sum, carry.train_sum
         test_draw = test_mean = train_draw = train_mean = nan
         if test.rating.shape[0]:
-            prediction = predict(test.user, test.item, test.chunk)
+            prediction = predict(test.user, test.item, test.chunk, test.times)
             test_sum = jnp.where(is_kept, test_sum + prediction, test_sum)
             score = partial(rmse, rating=test.rating, mask=tested, count=test.count)
             test_draw = score(prediction)
@@ -361,12 +371,21 @@ def _empty_draws(
     """Room on the host for all kept draws, once; memory that nothing fills is free."""
     width = feature_width(spec)
     shape = num_chains, num_kept
+    users, items = int(data.num_users) + 1, int(data.num_items) + 1
+    item_time = user_drift = None
+    if isinstance(spec.item_time, TimeBins):
+        bins = spec.item_time.num_bins
+        item_time = np.empty((*shape, items, bins), np.float32)
+    if isinstance(spec.user_time, TimeDrift):
+        user_drift = np.empty((*shape, users), np.float32)
     return Draws(
-        user_features=np.empty((*shape, int(data.num_users) + 1, width), np.float32),
-        item_features=np.empty((*shape, int(data.num_items) + 1, width), np.float32),
+        user_features=np.empty((*shape, users, width), np.float32),
+        item_features=np.empty((*shape, items, width), np.float32),
         global_bias=np.empty(shape),
         rating_variance=np.empty(shape),
         cut_points=np.empty((*shape, _num_cut_points(spec))),
+        item_time=item_time,
+        user_drift=user_drift,
     )
 
 
@@ -577,8 +596,8 @@ class _Loop:
     def _keep(self, carry: Carry, draw: int, num_chains: int, many: bool) -> None:
         users, items = jax.device_get(carry.features)
         state = carry.state
-        bias, variance, cut_points = jax.device_get(
-            (state.global_bias, state.rating_variance, state.cut_points)
+        bias, variance, cut_points, time = jax.device_get(
+            (state.global_bias, state.rating_variance, state.cut_points, state.time)
         )
         for c in range(num_chains):
             of, place = (c,) if many else (), (self.first_chain + c, draw)
@@ -587,6 +606,12 @@ class _Loop:
             self.draws.global_bias[place] = bias[of]
             self.draws.rating_variance[place] = variance[of]
             self.draws.cut_points[place] = cut_points[of]
+            for kept, values in (
+                (self.draws.item_time, time.item),
+                (self.draws.user_drift, time.user),
+            ):
+                if kept is not None:
+                    kept[place] = values[of][: kept.shape[2]]
 
     def _report(
         self, chains: list[_Chain], count: int, sweep: int, elapsed: float
@@ -645,7 +670,7 @@ def _gather(
         for i, name in enumerate(names)
     }
     if draws is not None:
-        draws = Draws(*[values[: len(chains), :kept] for values in draws])
+        draws = jax.tree.map(lambda values: values[: len(chains), :kept], draws)
     total = sum(chain.kept for chain in chains)
     train = sum(chain.train_sum.astype(np.float64) for chain in chains)
     return RunResult(

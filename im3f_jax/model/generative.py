@@ -21,6 +21,7 @@ from numpyro.distributions.transforms import Transform, ZeroSumTransform, biject
 from numpyro.distributions.util import validate_sample
 
 from im3f_jax.data.ratings import Ratings
+from im3f_jax.data.times import TimeColumns
 from im3f_jax.errors import InputError
 from im3f_jax.model.bias_prior import SharedNormal
 from im3f_jax.model.factor_prior import MultiplicativeGamma, NormalWishart
@@ -29,6 +30,7 @@ from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.prior import prior_rows
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import ModelSpec
+from im3f_jax.model.time_effects import TimeBins, TimeDrift, TimeEffect
 from im3f_jax.model.topic_prior import CONCENTRATION_FLOOR, HDP, FiniteDirichlet
 
 __all__ = [
@@ -105,6 +107,7 @@ def model_of_rows(
     item: Array,
     num_users: int,
     num_items: int,
+    times: TimeColumns | None = None,
     *,
     topics: str = "explicit",
 ) -> Callable[..., None]:
@@ -118,6 +121,8 @@ def model_of_rows(
         Rows of the pairs, integers, shape (N,).
     num_users, num_items
         Numbers of rows.
+    times
+        Of the pairs, where the model reads them.
     topics
         "explicit" or "marginal".
     """
@@ -145,6 +150,12 @@ def model_of_rows(
         mean = spec.global_bias + jnp.sum(
             user_factors[user] * item_factors[item], axis=-1
         )
+        if isinstance(spec.item_time, TimeBins):
+            by_bin = _effects("item", "item_time_bias", spec.item_time, items)
+            mean = mean + by_bin[item, jnp.asarray(times.bin)]
+        if isinstance(spec.user_time, TimeDrift):
+            drift = _effects("user", "user_drift", spec.user_time, users)
+            mean = mean + drift[user] * jnp.asarray(times.drift, float)
         # A plate and a site must not share a name.
         pairs = numpyro.plate("rows_of_ratings", len(user))
         precision = jnp.ones(len(user))
@@ -208,6 +219,16 @@ def _precisions(side: str, prior, rows) -> Array | None:
         return jnp.asarray(
             numpyro.sample(f"{side}_precision", dist.Gamma(shape, shape))
         )
+
+
+def _effects(side: str, name: str, prior: TimeEffect, rows) -> Array:
+    """Draw what depends on time, shape (rows,), or (rows, bins) of items."""
+    spread = jnp.sqrt(_number(f"{side}_time_variance", prior.variance))
+    law = dist.Normal(0, spread)
+    if isinstance(prior, TimeBins):
+        law = law.expand([prior.num_bins]).to_event(1)
+    with rows:
+        return jnp.asarray(numpyro.sample(name, law))
 
 
 def _response(likelihood, root: Array) -> Callable[[Array], dist.Distribution]:

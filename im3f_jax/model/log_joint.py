@@ -5,6 +5,7 @@ from jax import Array
 
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import precision_of_ratings
+from im3f_jax.model.time_effects import time_of_ratings
 from im3f_jax.model.topic_prior import (
     CRF,
     log_density_of_rows,
@@ -90,6 +91,13 @@ def log_joint(
         if each is not None:
             shape = jnp.asarray(prior.shape, each.dtype) if shape is None else shape
             total += prior.log_density(each, rows, shape)
+    time = state.time
+    for effect, rows, prior, variance in (
+        (time.item, items, spec.item_time, time.item_variance),
+        (time.user, users, spec.user_time, time.user_variance),
+    ):
+        if effect is not None:
+            total += prior.log_density(effect, rows, variance)
     for factors, rows, prior in (
         (state.user_factors, users, state.user_factor_prior),
         (state.item_factors, items, state.item_factor_prior),
@@ -180,7 +188,8 @@ def log_joint(
 def mean_of_ratings(state, data) -> Array:
     """Mean of each rating (or latent rating) given everything, shape (N,).
 
-    chi_0 + a_u . b_j + c_u[zM_n] + d_j[zU_n]; plain, for checks on small data.
+    chi_0 + a_u . b_j + c_u[zM_n] + d_j[zU_n], and where the model reads times
+    e_j[bin_n] + f_u x_n; plain, for checks on small data.
     """
     mean = state.global_bias + jnp.sum(
         state.user_factors[data.user] * state.item_factors[data.item], axis=-1
@@ -189,7 +198,8 @@ def mean_of_ratings(state, data) -> Array:
         mean += state.user_bias[data.user, state.item_topic_of_rating]
     if state.item_bias.shape[1]:
         mean += state.item_bias[data.item, state.user_topic_of_rating]
-    return mean
+    part = time_of_ratings(state.time, data.user, data.item, data.times)
+    return mean if part is None else mean + part
 
 
 def _log_factors(factors: Array, rows: Array, prior) -> Array:

@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array, lax
 
 from im3f_jax.data.ratings import Ratings
+from im3f_jax.data.times import TimeColumns
 from im3f_jax.errors import InputError
 from im3f_jax.model.bias_prior import SharedNormal
 from im3f_jax.model.factor_prior import MultiplicativeGamma, NormalWishart
@@ -22,6 +23,7 @@ from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import LEAST_PRECISION, GammaNoise
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import ModelSpec, resolve, validate
+from im3f_jax.model.time_effects import NoTime, read_times, reads_times
 from im3f_jax.model.topic_prior import HDP, FiniteDirichlet, NoTopics
 from im3f_jax.numerics.random import log_gamma as quick_log_gamma
 
@@ -38,6 +40,7 @@ class PriorRows(NamedTuple):
     item: np.ndarray
     num_users: int  # with at least one rating
     num_items: int
+    times: TimeColumns | None = None  # where the model reads times
 
 
 def prior_rows(spec: ModelSpec, ratings: Ratings) -> PriorRows:
@@ -49,7 +52,8 @@ def prior_rows(spec: ModelSpec, ratings: Ratings) -> PriorRows:
     ------
     InputError
         For a spec without meaning, no ratings, or topics that have no generative
-        process here (the exact franchise has no truncation).
+        process here (the exact franchise has no truncation); for ratings without
+        timestamps where the model reads them.
     """
     validate(spec)
     if not isinstance(ratings, Ratings):
@@ -75,8 +79,16 @@ def prior_rows(spec: ModelSpec, ratings: Ratings) -> PriorRows:
         ratings.step,
         ratings.levels.tolist(),
     )
+    times = None
+    if reads_times(spec):
+        _, times = read_times(spec, ratings, user, len(users))
     return PriorRows(
-        spec, user.astype(np.int32), item.astype(np.int32), len(users), len(items)
+        spec,
+        user.astype(np.int32),
+        item.astype(np.int32),
+        len(users),
+        len(items),
+        times,
     )
 
 
@@ -139,10 +151,17 @@ def check_floor(spec: ModelSpec) -> None:
 
 
 @partial(jax.jit, static_argnames=("num_users", "num_items", "num_draws"))
-def _sample(key, spec, user, item, num_users, num_items, num_draws):
+def _sample(key, spec, user, item, num_users, num_items, times, num_draws):
     def draw(key):
         return draw_prior(
-            key, spec, user, item, num_users, num_items, log_gamma=quick_log_gamma
+            key,
+            spec,
+            user,
+            item,
+            num_users,
+            num_items,
+            log_gamma=quick_log_gamma,
+            times=times,
         )
 
     if num_draws is None:
@@ -159,6 +178,7 @@ def draw_prior(
     num_items: int,
     dtype=jnp.float32,
     log_gamma: Callable[[Array, Array], Array] = jax.random.loggamma,
+    times: TimeColumns | None = None,
 ) -> dict[str, Array]:
     """Draw every unknown and the ratings of the given pairs from the prior.
 
@@ -177,6 +197,8 @@ def draw_prior(
     log_gamma
         Called as log_gamma(key, shape); draws the row weights. JAX's own is
         independent of the sampler, and takes ten times as long on a CPU.
+    times
+        Of the pairs, where the model reads them.
 
     Returns
     -------
@@ -194,7 +216,9 @@ def draw_prior(
         `{side}_precision` (rows,) and `rating_precision` (N,), and their
         `{side}_noise_shape` and `rating_noise_shape`; `mean` (N,) and `ratings` (N,),
         rating scale. Under a
-        `MultiplicativeGamma` also `column_increments` (D,), delta. Under the ordinal
+        `MultiplicativeGamma` also `column_increments` (D,), delta. Where the model
+        reads times also `item_time_bias` (rows, bins), `user_drift` (rows,) and their
+        `{side}_time_variance`. Under the ordinal
         likelihood also `cut_points` (L - 1,), on the scale of the latent
         ratings, as is `mean`.
     """
@@ -261,6 +285,21 @@ def draw_prior(
             f"{side}_bias": bias.astype(dtype),
         }
         mean += bias[row_of[side], draw[f"{other[side]}_topic_of_rating"]]
+
+    for side, prior, name in (
+        ("item", spec.item_time, "item_time_bias"),
+        ("user", spec.user_time, "user_drift"),
+    ):
+        if isinstance(prior, NoTime):
+            continue
+        variance = _positive(next(keys), prior.variance, dtype)
+        shape = (num_items, prior.num_bins) if side == "item" else (num_users,)
+        effect = jnp.sqrt(variance) * jax.random.normal(next(keys), shape, dtype)
+        draw |= {f"{side}_time_variance": variance, name: effect}
+        if side == "item":
+            mean += effect[row_of[side], jnp.asarray(times.bin)]
+        else:
+            mean += effect[row_of[side]] * jnp.asarray(times.drift, dtype)
 
     draw["rating_variance"] = _rating_variance(next(keys), spec.likelihood, dtype)
     noise = jax.random.normal(next(keys), mean.shape, dtype)

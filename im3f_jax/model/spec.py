@@ -23,6 +23,7 @@ from im3f_jax.model.factor_prior import (
 from im3f_jax.model.likelihood import Gaussian, Ordinal
 from im3f_jax.model.noise import ConstantNoise, GammaNoise
 from im3f_jax.model.scalars import Gamma, InverseGamma
+from im3f_jax.model.time_effects import NoTime, TimeBins, TimeDrift, TimeEffect
 from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet, NoTopics
 
 __all__ = [
@@ -59,6 +60,9 @@ class ModelSpec:
         Priors of the topics (moods of users, contexts of items).
     user_noise, item_noise, rating_noise
         Priors of the relative precisions of the noise; constant in the paper.
+    item_time, user_time
+        Priors of what an item adds in each bin of time, and of a user's drift; both
+        absent in the paper.
     global_bias
         chi_0, rating scale; None is the mean of the training ratings. 0 under the
         ordinal likelihood, where "rating scale" is that of the latent ratings.
@@ -78,6 +82,8 @@ class ModelSpec:
     user_noise: ConstantNoise | GammaNoise = ConstantNoise()
     item_noise: ConstantNoise | GammaNoise = ConstantNoise()
     rating_noise: ConstantNoise | GammaNoise = ConstantNoise()
+    item_time: NoTime | TimeBins = NoTime()
+    user_time: NoTime | TimeDrift = NoTime()
     global_bias: float | None = None
     estimate: str = field(default="posterior", metadata={"static": True})
 
@@ -172,6 +178,7 @@ def validate(spec: ModelSpec) -> None:
             )
         if spec.estimate == "map":
             raise InputError("PMF takes ratings of one noise variance: use BPMF.")
+    _time(spec)
     # A side's bias is indexed by the other side's topics, and mu_i of a USER topic is
     # the mean of ITEM biases.
     sides = (
@@ -212,6 +219,25 @@ def validate(spec: ModelSpec) -> None:
                     f"topics is {topic.construction!r}, but must be 'weak_limit', "
                     "'stick_breaking' or a CRF."
                 )
+
+
+def _time(spec: ModelSpec) -> None:
+    for field_name, kind, name in (
+        ("item_time", TimeBins, "item_time_variance"),
+        ("user_time", TimeDrift, "user_drift_variance"),
+    ):
+        part = getattr(spec, field_name)
+        if isinstance(part, NoTime):
+            continue
+        if type(part) is not kind:
+            raise InputError(
+                f"{field_name} is {part!r}, but must be a NoTime or a {kind.__name__}."
+            )
+        _optional(name, part.variance, prior=InverseGamma)
+        if kind is TimeBins:
+            _whole("item_time_bins", part.num_bins, 1)
+        if spec.estimate == "map":
+            raise InputError("PMF has no part that depends on time: use BPMF.")
 
 
 def _ordinal(spec: ModelSpec) -> None:
@@ -379,6 +405,13 @@ def resolve(
             return prior
         return GammaNoise(default(prior.shape, NOISE_SHAPE))
 
+    def time(prior: NoTime | TimeEffect) -> NoTime | TimeEffect:
+        if isinstance(prior, NoTime):
+            return prior
+        scale = TIME_VARIANCE_SCALE * variance
+        value = default(prior.variance, InverseGamma(BIAS_VARIANCE_SHAPE, scale))
+        return dataclasses.replace(prior, variance=value)
+
     if isinstance(spec.factor_prior, NormalWishart):
         factors = dataclasses.replace(
             spec.factor_prior,
@@ -416,6 +449,8 @@ def resolve(
         user_noise=noise(spec.user_noise),
         item_noise=noise(spec.item_noise),
         rating_noise=spec.rating_noise,
+        item_time=time(spec.item_time),
+        user_time=time(spec.user_time),
         global_bias=default(spec.global_bias, mean),
         estimate=spec.estimate,
     )
@@ -447,6 +482,8 @@ BIAS_VARIANCE_SCALE = 0.1
 MOST_DIGITS = 34
 # That of the part of a row's biases common to all topics: twice as large.
 SHARED_VARIANCE_SCALE = 0.2
+# What depends on time, as the biases themselves: a first guess.
+TIME_VARIANCE_SCALE = 0.1
 # The default prior of the shape of relative precisions: mean 10, that is precisions
 # that differ by a third, with room for 1 and for 30.
 NOISE_SHAPE = Gamma(2.0, 0.2)

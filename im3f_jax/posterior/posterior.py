@@ -7,13 +7,20 @@ import numpy as np
 import pandas as pd
 
 from im3f_jax.data.ids import IdIndex
-from im3f_jax.data.ratings import Ratings
+from im3f_jax.data.ratings import Ratings, timestamp_array
+from im3f_jax.data.times import TimeColumns, TimeScale
 from im3f_jax.errors import InputError
 from im3f_jax.inference.features import precisions_of_features
 from im3f_jax.inference.run import Draws
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.spec import ModelSpec, check_levels
+from im3f_jax.model.time_effects import (
+    TimeBins,
+    TimeDrift,
+    reads_times,
+    times_of,
+)
 from im3f_jax.posterior import predict
 from im3f_jax.posterior.score import level_probabilities, log_score
 
@@ -52,6 +59,8 @@ class Posterior:
         Wall time of "start" (warm start included), "compile" and "run".
     device, seed, versions, num_warmup, num_samples, thinning, partial
         How it was run; `partial` after an interrupt.
+    time_scale
+        Bins of time and users' mean times, where the model reads times.
     """
 
     spec: ModelSpec
@@ -73,6 +82,7 @@ class Posterior:
     test_predictions: np.ndarray | None = None
     train_predictions: np.ndarray | None = None
     partial: bool = False
+    time_scale: TimeScale | None = None
     _fitted: list[tuple[Ratings, np.ndarray]] = field(default_factory=list)
 
     def __repr__(self) -> str:
@@ -188,11 +198,57 @@ class Posterior:
             mean[row], index=pd.Index(index.ids, name=side), name=f"{side}_precision"
         )
 
+    @property
+    def user_drift(self) -> pd.Series:
+        """Each user's drift f_u, a mean over kept draws, rating scale.
+
+        What a rating of a user gains at a time whose covariate is 1 (`TimeDrift`); by
+        the caller's user ids, NaN for users without a training rating.
+
+        Raises
+        ------
+        InputError
+            Where the model has no drift, or no draws were kept.
+        """
+        drift = self._time_draws("user", TimeDrift, "user_drift_variance")
+        return pd.Series(drift, pd.Index(self.users.ids, name="user"), name="drift")
+
+    @property
+    def item_time_bias(self) -> pd.DataFrame:
+        """What each item adds in each bin of time, a mean over kept draws.
+
+        On the rating scale, by the caller's item ids, a column a bin (from 0; bin b
+        ends before `time_scale.edges[b]`), NaN for items without a training rating.
+
+        Raises
+        ------
+        InputError
+            Where the model has no bins of time, or no draws were kept.
+        """
+        bias = self._time_draws("item", TimeBins, "item_time_bins")
+        return pd.DataFrame(bias, pd.Index(self.items.ids, name="item"))
+
+    def _time_draws(self, side: str, kind: type, setting: str) -> np.ndarray:
+        if not isinstance(getattr(self.spec, f"{side}_time"), kind):
+            raise InputError(
+                f"In this fit nothing of the {side}s depends on time: set {setting}."
+            )
+        if self.draws is None:
+            raise InputError(
+                "This fit kept no draws (store='summary'): fit with store='all' to get "
+                "what depends on time."
+            )
+        name = "item_time" if side == "item" else "user_drift"
+        mean = np.mean(getattr(self.draws, name), axis=(0, 1), dtype=np.float64)
+        mean[-1] = np.nan  # the row of those without a training rating
+        return mean[getattr(self, f"{side}_row")][: len(getattr(self, f"{side}s"))]
+
     def predict(
         self,
         users: Iterable,
         items: Iterable,
         *,
+        times: Iterable | None = None,
         clip: Clip = None,
         per_draw: bool = False,
         unknown: str = "raise",
@@ -203,12 +259,18 @@ class Posterior:
         chi_0 + a_u . b_j + sum_k theta_M[j,k] c_u[k] + sum_i theta_U[u,i] d_j[i]; then
         the mean over draws. Under the ordinal likelihood the sum of the levels times
         their probabilities (see `predict_proba`). A user or item without a training
-        rating is predicted as the prior expects a new one.
+        rating is predicted as the prior expects a new one. A model that depends on time
+        adds e_j[bin(t)] + f_u x(t), on the bins and mean times of the training ratings.
 
         Parameters
         ----------
         users, items
             The caller's own ids, of one length n.
+        times
+            Of the pairs, for a model that depends on time: in the unit of the training
+            ratings' timestamps, or datetimes, shape (n,). None leaves the time out:
+            the prior mean of its part, with no effect of a bin, and without drift, as
+            at the user's mean time.
         clip
             None, "train" (the range of the training ratings) or (low, high).
         per_draw
@@ -225,12 +287,13 @@ class Posterior:
         Raises
         ------
         InputError
-            For an unknown id, unequal lengths, or pairs that were not given to a fit
-            with store="summary".
+            For an unknown id, unequal lengths, times of a model that reads none, or
+            pairs (and times) that were not given to a fit with store="summary".
         """
         bounds = self._bounds(clip)
         user, item, wanted = self._pairs(users, items, unknown)
-        found = self._predict_codes(user[wanted], item[wanted], per_draw)
+        times = self._times(times, wanted)
+        found = self._predict_codes(user[wanted], item[wanted], per_draw, times)
         values = np.full((*found.shape[:-1], len(user)), np.nan)
         values[..., wanted] = found
         return values if bounds is None else np.clip(values, *bounds)
@@ -240,6 +303,7 @@ class Posterior:
         users: Iterable,
         items: Iterable,
         *,
+        times: Iterable | None = None,
         per_draw: bool = False,
         unknown: str = "raise",
     ) -> np.ndarray:
@@ -252,7 +316,7 @@ class Posterior:
 
         Parameters
         ----------
-        users, items, unknown
+        users, items, times, unknown
             As in `predict`.
         per_draw
             Return each draw's probabilities instead of their mean.
@@ -279,13 +343,16 @@ class Posterior:
                 "to give probabilities of."
             )
         user, item, wanted = self._pairs(users, items, unknown)
+        times = self._times(times, wanted)
+        user_row = self._rows(user[wanted], self.user_row)
         found = level_probabilities(
             self.draws,
             self.spec,
-            self._rows(user[wanted], self.user_row),
+            user_row,
             self._rows(item[wanted], self.item_row),
             self.levels,
             per_draw,
+            self._time_columns(times, user_row),
         ).probability
         values = np.full((*found.shape[:-2], len(user), len(self.levels)), np.nan)
         values[..., wanted, :] = found
@@ -311,6 +378,25 @@ class Posterior:
             wanted = (user >= 0) & (item >= 0)
         return user, item, wanted
 
+    def _times(self, times: Iterable | None, wanted: np.ndarray) -> np.ndarray | None:
+        """Select the times of the wanted pairs, shape (n,)."""
+        if times is None:
+            return None
+        if not reads_times(self.spec):
+            raise InputError("This model reads no times: leave `times` out.")
+        times = timestamp_array(times, "times")
+        if len(times) != len(wanted):
+            raise InputError(
+                f"predict takes a time for each pair, but there are {len(wanted)} "
+                f"pairs and {len(times)} times."
+            )
+        return times[wanted]
+
+    def _time_columns(
+        self, times: np.ndarray | None, user_row: np.ndarray
+    ) -> TimeColumns | None:
+        return None if times is None else self.time_scale.columns(times, user_row)
+
     def is_known(self, users: Iterable, items: Iterable) -> np.ndarray:
         """Whether both ids of each pair have a training rating, bool, shape (n,)."""
         user = self.users.lookup(users, "mark")
@@ -332,7 +418,8 @@ class Posterior:
         Parameters
         ----------
         test
-            Ratings whose ids are those of the training data.
+            Ratings whose ids are those of the training data; with timestamps, where the
+            model depends on time.
         clip
             As in `predict`; clipping does not touch the log score.
         log_score
@@ -361,9 +448,10 @@ class Posterior:
         if isinstance(self.spec.likelihood, Ordinal):
             check_levels(self.spec.likelihood, test.levels)
         user, item = self._codes(test)
+        times = times_of(test, "test") if reads_times(self.spec) else None
         predictions = self._fitted_predictions(test)
         if predictions is None:
-            predictions = self._predict_codes(user, item, per_draw=False)
+            predictions = self._predict_codes(user, item, per_draw=False, times=times)
         if bounds is not None:
             predictions = np.clip(predictions, *bounds)
         error = predictions - test.rating
@@ -377,7 +465,10 @@ class Posterior:
             "num_cold": int(cold.sum()),
         }
         if log_score and self.draws is not None:
-            result |= self._log_score(user_row, item_row, test.rating, pointwise)
+            columns = self._time_columns(times, user_row)
+            result |= self._log_score(
+                user_row, item_row, test.rating, columns, pointwise
+            )
         if pointwise:
             result["squared_errors"] = error**2
         return result
@@ -444,35 +535,49 @@ class Posterior:
         return self.users.lookup(test.user_ids), self.items.lookup(test.item_ids)
 
     def _predict_codes(
-        self, user: np.ndarray, item: np.ndarray, per_draw: bool
+        self,
+        user: np.ndarray,
+        item: np.ndarray,
+        per_draw: bool,
+        times: np.ndarray | None,
     ) -> np.ndarray:
         if self.draws is not None:
             predictor = predict.predict_draws if per_draw else predict.predict_mean
+            user_row = self._rows(user, self.user_row)
             return predictor(
                 self.draws,
                 self.spec,
-                self._rows(user, self.user_row),
+                user_row,
                 self._rows(item, self.item_row),
+                self._time_columns(times, user_row),
             )
         if per_draw:
             raise InputError(
                 "This fit kept no draws (store='summary'): fit with store='all' to get "
                 "each draw's predictions."
             )
-        return self._summary_predictions(user, item)
+        return self._summary_predictions(user, item, times)
 
-    def _summary_predictions(self, user: np.ndarray, item: np.ndarray) -> np.ndarray:
+    def _summary_predictions(
+        self, user: np.ndarray, item: np.ndarray, times: np.ndarray | None
+    ) -> np.ndarray:
+        timed = reads_times(self.spec)
+        if timed and times is None:
+            raise InputError(
+                "This fit kept no draws (store='summary'), and predicts its pairs at "
+                "the times of their ratings only: give these as `times`."
+            )
         pairs = np.int64(len(self.items))
         # No pair has the key -1: unknown ids are never found.
         key = np.where(
             (user < 0) | (item < 0), -1, user.astype(np.int64) * pairs + item
         )
-        wanted = pd.Index(key)
+        wanted = pd.Index(key) if not timed else _index(key, times)
         values = np.full(len(user), np.nan)
         for ratings, predictions in self._fitted:
-            known = pd.Series(
-                predictions, ratings.user.astype(np.int64) * pairs + ratings.item
-            )
+            key = ratings.user.astype(np.int64) * pairs + ratings.item
+            index = pd.Index(key) if not timed else _index(key, ratings.timestamp)
+            known = pd.Series(predictions, index)
             known = known[~known.index.duplicated()]
             values = np.where(np.isnan(values), known.reindex(wanted), values)
         missing = np.isnan(values)
@@ -495,16 +600,23 @@ class Posterior:
         user_row: np.ndarray,
         item_row: np.ndarray,
         rating: np.ndarray,
+        times: TimeColumns | None,
         pointwise: bool,
     ) -> dict:
         levels = np.union1d(self.levels, rating) if self.is_discrete else None
-        result = log_score(self.draws, self.spec, user_row, item_row, rating, levels)
+        result = log_score(
+            self.draws, self.spec, user_row, item_row, rating, levels, times
+        )
         return {
             "log_score": float(np.mean(result.log_score)),
             "log_score_kind": "log_probability" if self.is_discrete else "log_density",
             "dropped_weight": result.dropped,
             **({"log_scores": result.log_score} if pointwise else {}),
         }
+
+
+def _index(key: np.ndarray, times: np.ndarray) -> pd.MultiIndex:
+    return pd.MultiIndex.from_arrays([key, np.asarray(times, np.float64)])
 
 
 def _span(values: np.ndarray) -> str:

@@ -5,11 +5,12 @@ from functools import partial
 import jax
 import numpy as np
 
+from im3f_jax.data.times import TimeColumns
 from im3f_jax.inference.features import expected_ratings
 from im3f_jax.inference.run import Draws
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.spec import ModelSpec
-from im3f_jax.posterior.score import pad_pairs
+from im3f_jax.posterior.score import pad_pairs, pad_times, time_of_pairs
 
 __all__ = ["predict_draws", "predict_mean"]
 
@@ -18,34 +19,47 @@ GATHERED = 1 << 24
 
 
 def predict_mean(
-    draws: Draws, spec: ModelSpec, user_row: np.ndarray, item_row: np.ndarray
+    draws: Draws,
+    spec: ModelSpec,
+    user_row: np.ndarray,
+    item_row: np.ndarray,
+    times: TimeColumns | None = None,
 ) -> np.ndarray:
     """Mean over kept draws of the mean of each pair's rating, shape (n,).
 
     Predictions are averaged, never parameters: labels switch and factors rotate.
+    Without `times` nothing is added for the time of a pair.
     """
     total = np.zeros(len(user_row))
     count = 0
-    for prediction in _each_draw(draws, spec, user_row, item_row):
+    for prediction in _each_draw(draws, spec, user_row, item_row, times):
         total += prediction
         count += 1
     return total / count
 
 
 def predict_draws(
-    draws: Draws, spec: ModelSpec, user_row: np.ndarray, item_row: np.ndarray
+    draws: Draws,
+    spec: ModelSpec,
+    user_row: np.ndarray,
+    item_row: np.ndarray,
+    times: TimeColumns | None = None,
 ) -> np.ndarray:
     """Mean of each pair's rating in each kept draw, shape (chain, draw, n)."""
     chains, kept = draws.global_bias.shape
-    values = np.stack(list(_each_draw(draws, spec, user_row, item_row)))
+    values = np.stack(list(_each_draw(draws, spec, user_row, item_row, times)))
     return values.reshape(chains, kept, len(user_row))
 
 
 def _each_draw(
-    draws: Draws, spec: ModelSpec, user_row: np.ndarray, item_row: np.ndarray
+    draws: Draws,
+    spec: ModelSpec,
+    user_row: np.ndarray,
+    item_row: np.ndarray,
+    times: TimeColumns | None,
 ):
     if isinstance(spec.likelihood, Ordinal):
-        yield from _each_ordinal_draw(draws, spec, user_row, item_row)
+        yield from _each_ordinal_draw(draws, spec, user_row, item_row, times)
         return
     width = draws.user_features.shape[-1]
     step = max(1, GATHERED // max(width, 1))
@@ -57,14 +71,18 @@ def _each_draw(
                 np.einsum("nf,nf->n", users[user_row[p]], items[item_row[p]])
                 for p in parts
             ]
-            yield draws.global_bias[chain, s] + np.concatenate(
+            mean = draws.global_bias[chain, s] + np.concatenate(
                 [np.zeros(0, np.float32), *dots]
             ).astype(np.float64)
+            part = time_of_pairs(draws, (chain, s), user_row, item_row, times)
+            yield mean if part is None else mean + part
 
 
-def _each_ordinal_draw(draws: Draws, spec: ModelSpec, user_row, item_row):
+def _each_ordinal_draw(draws: Draws, spec: ModelSpec, user_row, item_row, times):
     pairs = pad_pairs(user_row, item_row)
     for place in np.ndindex(draws.global_bias.shape):
+        part = time_of_pairs(draws, place, user_row, item_row, times)
+        part = pad_times(part, pairs[0].shape)
         rating = _expected(
             (draws.user_features[place], draws.item_features[place]),
             spec,
@@ -72,6 +90,7 @@ def _each_ordinal_draw(draws: Draws, spec: ModelSpec, user_row, item_row):
             draws.cut_points[place].astype(np.float32),
             *(x.reshape(-1) for x in pairs),
             chunk=pairs[0].shape[1],
+            time_part=None if part is None else part.reshape(-1),
         )
         yield np.asarray(rating, np.float64)[: len(user_row)]
 

@@ -184,6 +184,7 @@ def prior_check(
         item,
         bounds,
         ends,
+        rows.times,
         **sizes,
     )
     data, draws = (_named(x, labels) for x in (data, draws))
@@ -245,12 +246,21 @@ _of_data = partial(jax.jit, static_argnames=("num_users", "num_items"))(_statist
 
 
 @partial(jax.jit, static_argnames=("num_users", "num_items"))
-def _of_draws(keys, spec, user, item, bounds, ends, num_users, num_items) -> dict:
+def _of_draws(
+    keys, spec, user, item, bounds, ends, times, num_users, num_items
+) -> dict:
     """Compute the statistics of prior draws, one after another."""
 
     def one(key):
         draw = draw_prior(
-            key, spec, user, item, num_users, num_items, log_gamma=log_gamma
+            key,
+            spec,
+            user,
+            item,
+            num_users,
+            num_items,
+            log_gamma=log_gamma,
+            times=times,
         )
         found = _statistics(
             draw["ratings"], user, item, bounds, ends, num_users, num_items

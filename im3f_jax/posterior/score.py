@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from im3f_jax.data.times import TimeColumns
 from im3f_jax.inference.features import (
     TOPICS,
     largest_weights,
@@ -26,6 +27,8 @@ __all__ = [
     "log_score",
     "midpoints",
     "pad_pairs",
+    "pad_times",
+    "time_of_pairs",
 ]
 
 CHUNK = 4096
@@ -71,6 +74,7 @@ def log_score(
     item_row: np.ndarray,
     rating: np.ndarray,
     levels: np.ndarray | None,
+    times: TimeColumns | None = None,
 ) -> LogScore:
     """Log of the mean over kept draws of a rating's probability (or density).
 
@@ -94,6 +98,8 @@ def log_score(
         Rating scale, shape (n,).
     levels
         Ascending, shape (L,), or None for a continuous scale.
+    times
+        Of the ratings, where the model reads them.
     """
     count = len(rating)
     pairs = pad_pairs(user_row, item_row)
@@ -116,12 +122,13 @@ def log_score(
                 edges = np.pad(draws.cut_points[chain, s], 1)
                 edges[0], edges[-1] = -np.inf, np.inf
                 low, high = cut(edges[level]), cut(edges[level + 1])
+            part = time_of_pairs(draws, (chain, s), user_row, item_row, times)
             value, lost = _score_draw(
                 draws.user_features[chain, s],
                 draws.item_features[chain, s],
                 np.float32(draws.global_bias[chain, s]),
                 np.float32(draws.rating_variance[chain, s]),
-                (*pairs, low, high),
+                (*pairs, low, high, pad_times(part, pairs[0].shape)),
                 spec,
                 density=levels is None,
             )
@@ -139,6 +146,7 @@ def level_probabilities(
     item_row: np.ndarray,
     levels: np.ndarray,
     per_draw: bool = False,
+    times: TimeColumns | None = None,
 ) -> LevelProbabilities:
     """Probability of each level of pairs' ratings, a mean over kept draws, or of each.
 
@@ -153,6 +161,8 @@ def level_probabilities(
         Ascending, shape (L,).
     per_draw
         Give each draw's probabilities instead of their mean.
+    times
+        Of the pairs; without them nothing is added for their time.
     """
     pairs = pad_pairs(user_row, item_row)
     shape = draws.global_bias.shape
@@ -163,13 +173,14 @@ def level_probabilities(
     for place in np.ndindex(shape):
         if isinstance(spec.likelihood, Ordinal):
             edges = draws.cut_points[place]
+        part = time_of_pairs(draws, place, user_row, item_row, times)
         value, lost = _probabilities(
             draws.user_features[place],
             draws.item_features[place],
             np.float32(draws.global_bias[place]),
             np.float32(draws.rating_variance[place]),
             np.asarray(edges, np.float32),
-            pairs,
+            (*pairs, pad_times(part, pairs[0].shape)),
             spec,
         )
         value = np.asarray(value, np.float64).reshape(-1, len(levels))[: size[0]]
@@ -190,6 +201,33 @@ def pad_pairs(user_row: np.ndarray, item_row: np.ndarray) -> tuple[Array, Array]
     return _padded(user_row, shape, np.int32), _padded(item_row, shape, np.int32)
 
 
+def time_of_pairs(
+    draws: Draws,
+    place: tuple[int, int],
+    user_row: np.ndarray,
+    item_row: np.ndarray,
+    times: TimeColumns | None,
+) -> np.ndarray | None:
+    """Give what the times of pairs add to their means in a draw, shape (n,).
+
+    e_j[bin] + f_u x, float64; None where the model reads no times, and without times:
+    the mean of the prior, no bin's effect and no drift.
+    """
+    if times is None or (draws.item_time is None and draws.user_drift is None):
+        return None
+    part = np.zeros(len(user_row))
+    if draws.item_time is not None:
+        part += draws.item_time[place][item_row, times.bin]
+    if draws.user_drift is not None:
+        part += draws.user_drift[place][user_row] * times.drift
+    return part
+
+
+def pad_times(part: np.ndarray | None, shape: tuple[int, int]) -> Array | None:
+    """Put the parts of pairs in chunks, as `pad_pairs` does, float32."""
+    return None if part is None else _padded(part, shape, np.float32)
+
+
 def _padded(values: np.ndarray, shape: tuple[int, int], dtype) -> Array:
     padded = np.zeros(shape[0] * shape[1], dtype)
     padded[: len(values)] = values
@@ -201,8 +239,10 @@ def _probabilities(users, items, global_bias, variance, edges, pairs, spec):
     """Probability of each level, (chunks, chunk, L), and the weight left out."""
     largest = largest_weights(users, items, spec)
 
-    def one_chunk(pair):
-        mean, weight = mixture_of_pairs(users, items, largest, spec, global_bias, *pair)
+    def one_chunk(given):
+        *pair, part = given
+        bias = global_bias if part is None else global_bias + part
+        mean, weight = mixture_of_pairs(users, items, largest, spec, bias, *pair)
         kept = jnp.sum(weight, axis=(1, 2))
         root, cdf, _ = noise_of_pairs(users, items, spec, *pair)
         scale = 1 / jnp.sqrt(variance) if root is None else root / jnp.sqrt(variance)
@@ -231,8 +271,9 @@ def _score_draw(
     deviation = jnp.sqrt(variance)
 
     def score(pair):
-        u, j, low, high = pair
-        mean, weight = mixture_of_pairs(users, items, largest, spec, global_bias, u, j)
+        u, j, low, high, part = pair
+        bias = global_bias if part is None else global_bias + part
+        mean, weight = mixture_of_pairs(users, items, largest, spec, bias, u, j)
         root, cdf, log_density = noise_of_pairs(users, items, spec, u, j)
         scale = 1 / deviation if root is None else root / deviation
         lower = (low[:, None, None] - mean) * scale

@@ -10,6 +10,7 @@ import numpy as np
 
 from im3f_jax.data.ids import IdIndex
 from im3f_jax.data.ratings import Ratings
+from im3f_jax.data.times import TimeScale
 from im3f_jax.errors import InputError
 from im3f_jax.inference.run import Draws
 from im3f_jax.model import (
@@ -18,6 +19,7 @@ from im3f_jax.model import (
     likelihood,
     noise,
     scalars,
+    time_effects,
     topic_prior,
 )
 from im3f_jax.model.spec import ModelSpec
@@ -43,6 +45,9 @@ _COMPONENTS = {
         noise.GammaNoise,
         scalars.Gamma,
         scalars.InverseGamma,
+        time_effects.NoTime,
+        time_effects.TimeBins,
+        time_effects.TimeDrift,
         topic_prior.CRF,
         topic_prior.FiniteDirichlet,
         topic_prior.HDP,
@@ -80,13 +85,19 @@ def save(posterior: Posterior, path: str | os.PathLike) -> None:
     }
     arrays |= {f"trace.{name}": values for name, values in posterior.trace.items()}
     if posterior.draws is not None:
-        arrays |= {f"draws.{k}": v for k, v in posterior.draws._asdict().items()}
+        draws = posterior.draws._asdict()
+        arrays |= {f"draws.{k}": v for k, v in draws.items() if v is not None}
+    if posterior.time_scale is not None:
+        scale = vars(posterior.time_scale)
+        arrays |= {f"time_scale.{name}": value for name, value in scale.items()}
     for name in ("test_predictions", "train_predictions"):
         if getattr(posterior, name) is not None:
             arrays[name] = getattr(posterior, name)
     if posterior.draws is None:  # then only these pairs can be predicted
         for i, (pairs, predictions) in enumerate(posterior._fitted):
             arrays |= {f"pairs.{i}.user": pairs.user, f"pairs.{i}.item": pairs.item}
+            if pairs.timestamp is not None:
+                arrays[f"pairs.{i}.timestamp"] = pairs.timestamp
             arrays[f"pairs.{i}.predictions"] = predictions
     facts = {name: _plain(getattr(posterior, name)) for name in _FACTS}
     header = {"format": FORMAT, "format_version": FORMAT_VERSION}
@@ -149,6 +160,9 @@ def _restore(header: dict, arrays: dict[str, np.ndarray]) -> Posterior:
         fitted.append(
             (Ratings(**pairs, rating=ratings, users=users, items=items), predictions)
         )
+    scale = group("time_scale.")
+    if scale:
+        scale = TimeScale(**scale | {"scale": float(scale["scale"])})
     return Posterior(
         spec=spec_from_json(header["spec"]),
         users=users,
@@ -160,6 +174,7 @@ def _restore(header: dict, arrays: dict[str, np.ndarray]) -> Posterior:
         levels=arrays["levels"],
         test_predictions=arrays.get("test_predictions"),
         train_predictions=arrays.get("train_predictions"),
+        time_scale=scale or None,
         _fitted=fitted,
         **header["facts"],
     )

@@ -15,7 +15,8 @@ from im3f_jax.errors import InputError
 
 
 def rows_of(ratings):
-    return list(ratings.to_dataframe().itertuples(index=False, name=None))
+    columns = ["user", "item", "rating"]
+    return list(ratings.to_dataframe()[columns].itertuples(index=False, name=None))
 
 
 def zipped(**files):
@@ -86,6 +87,48 @@ def test_every_form_of_a_table_gives_the_same_rows(content, pack, load):
     assert rows_of(ratings) == [(5, 7, 3.0), (1, 3952, 4.0)]
     assert ratings.users.ids.dtype == ratings.items.ids.dtype == np.int64
     assert (ratings.num_users, ratings.num_items) == (2, 2)
+
+
+TIMES = {
+    "u.data": (b"5\t7\t3\t881250949\n1\t3952\t4\t891717742\n", [881250949, 891717742]),
+    "ratings.dat": (b"5::7::3::0\n1::3952::4::12\n", [0, 12]),
+    "ratings.dat with a header": (
+        b"UserID::MovieID::Rating::Timestamp\n5::7::3::4\n1::3952::4::8\n",
+        [4, 8],
+    ),
+    "ratings.csv": (
+        b"userId,movieId,rating,timestamp\r\n5,7,3.0,1.5\r\n1,3952,4.0,0\r\n",
+        [1.5, 0],
+    ),
+    "another order": (b",time,rating,item,user\n0,9,3,7,5\n1,8,4,3952,1\n", [9, 8]),
+    "no header": (b"5,7,3.0,-7,x\n1,3952,4.0,0,y\n", [-7, 0]),
+    # No timestamps: none, words, one that is missing, another column.
+    "three columns": (b"5\t7\t3\n1\t3952\t4", None),
+    "words": (b"5\t7\t3\ta\n1\t3952\t4\tb\n", None),
+    "one is missing": (b"5::7::3::0\n1::3952::4\n", None),
+    "one is no number": (b"user,item,rating,time\n5,7,3,0\n1,3952,4,nan\n", None),
+    "a header of another name": (b"user,item,rating,ts\n5,7,3,0\n1,3952,4,0\n", None),
+}
+
+
+@pytest.mark.parametrize(("content", "times"), TIMES.values(), ids=TIMES)
+def test_timestamps_are_read_where_every_row_has_one(content, times, load):
+    ratings = load(content)
+    assert rows_of(ratings) == [(5, 7, 3.0), (1, 3952, 4.0)]
+    if times is None:
+        assert ratings.timestamp is None
+    else:
+        assert ratings.timestamp.tolist() == times
+        whole = all(isinstance(time, int) for time in times)
+        assert ratings.timestamp.dtype == (np.int64 if whole else np.float64)
+
+
+def test_timestamps_of_arrays(tmp_path):
+    arrays = {"user": [1, 2], "item": [3, 3], "rating": [4.0, 5.0]}
+    np.savez(tmp_path / "ratings.npz", **arrays, timestamp=[7, 6])
+    assert load_ratings(tmp_path / "ratings.npz").timestamp.tolist() == [7, 6]
+    np.savez(tmp_path / "ratings.npz", **arrays)
+    assert load_ratings(tmp_path / "ratings.npz").timestamp is None
 
 
 def test_ids_of_text_stand_as_in_the_file(load):

@@ -579,6 +579,44 @@ def test_one_dish_step_draws_from_its_conditional(small_blocks):
         gof.assert_frequencies([0, len(drawn)], first)
 
 
+def test_a_draw_takes_tables_then_dishes(monkeypatch):
+    # Without the dishes' step the posterior would stay as it is.
+    taken = []
+    for name in ("_table_step", "_dish_step"):
+        step = getattr(crf, name)
+
+        def record(*given, name=name, step=step):
+            taken.append((name, given[-2], step(*given)))
+            return taken[-1][-1]
+
+        monkeypatch.setattr(crf, name, record)
+    size = len(X)
+    seating = start_of(ROW, 2, TINY.num_topics, TINY.max_tables)
+    bias = jnp.full((2, TINY.num_topics), CENTER, jnp.float32)
+    numbers = [jnp.float32(v) for v in NUMBERS]
+    means = BiasPriorState(bias[0], *numbers[1:3])
+    draw = partial(resample_franchise, prior=TINY, chunk=size)
+    jax.eval_shape(
+        lambda key: draw(
+            key,
+            seating=seating,
+            bias=bias,
+            bias_prior=means,
+            center=jnp.float32(CENTER),
+            concentrations=numbers[3:],
+            residual=jnp.asarray(X, jnp.float32),
+            row=jnp.asarray(ROW, jnp.int32),
+            other=jnp.asarray(OTHER, jnp.int32),
+            num_ratings=jnp.int32(size),
+            rating_variance=numbers[0],
+        ),
+        jax.random.key(0),
+    )
+    (first, _, seated), (second, given, _) = taken
+    assert (first, second) == ("_table_step", "_dish_step")
+    assert given is seated
+
+
 def test_the_biases_of_a_new_dish_are_drawn_given_its_table():
     # Mean and covariance of mu and of the column, by conditioning one joint normal.
     numbers = crf.Franchise(*[jnp.float32(v) for v in NUMBERS])

@@ -25,6 +25,7 @@ from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.log_joint import mean_of_ratings
 from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.scalars import Gamma
+from im3f_jax.model.time_effects import TimeEffect
 from im3f_jax.model.topic_prior import HDP
 from tests import tiny
 from tests.quick import quick_jit
@@ -41,6 +42,8 @@ SPECS = {
     "ordinal noise": tiny.noisy(tiny.make_ordinal_spec("none", "none"), item=None),
     "noise by item": tiny.noisy(tiny.make_spec("none", "none"), None, 1.5, None),
     "shrinkage": tiny.shrink(tiny.make_spec("none", "none")),
+    "time": tiny.timed(tiny.noisy(tiny.make_spec("finite", "finite"))),
+    "ordinal time": tiny.timed(tiny.make_ordinal_spec("none", "none"), item=None),
 }
 
 
@@ -132,6 +135,9 @@ class Stubs:
 
     def resample_shape(self, *given):
         return self.positive()
+
+    def resample_effects(self, key, prior, effect, *given):
+        return self.normal(*effect.shape), self.positive()
 
     @contextlib.contextmanager
     def installed(self):
@@ -346,6 +352,34 @@ class Replay:
         assert number == tiny.NUM_RATINGS
         self.state = self.state._replace(rating_variance=result)
 
+    def time(self):
+        """Expect what depends on time, of items, then of users given that."""
+        for name in ("item", "user"):
+            prior = getattr(self.spec, f"{name}_time")
+            if not isinstance(prior, TimeEffect):
+                continue
+            side, times = tiny.SIDES[name], self.data.times
+            x = self.residual(f"{name}_time")
+            weight = tiny.precision_of(self.state, self.data)
+            weight = np.ones(len(x)) if weight is None else weight
+            weight = np.where(self.valid, weight, 0)
+            row, old = side.rows(self.data), getattr(self.state.time, name)
+            bins = times.bin if name == "item" else np.zeros_like(row)
+            covariate = np.ones(len(x)) if name == "item" else times.drift
+            table = old if old.ndim == 2 else old[:, None]
+            sums = np.zeros((2, *table.shape))
+            np.add.at(sums[0], (row, bins), weight * covariate**2)
+            np.add.at(sums[1], (row, bins), weight * covariate * x)
+            given, (drawn, variance) = self.next("resample_effects")
+            assert_close(given[0], prior.variance)
+            assert_close(given[1], table)
+            assert given[2] == getattr(self.state.time, f"{name}_variance")
+            assert_close(tuple(given[3]), tuple(sums))
+            assert given[4] == self.state.rating_variance
+            assert given[5] == side.number(self.data)
+            new = {name: drawn.reshape(old.shape), f"{name}_variance": variance}
+            self.state = self.state._replace(time=self.state.time._replace(**new))
+
     def noise(self):
         """Expect precisions by user, by item and by rating, each given the latest."""
         squares = self.residual() ** 2
@@ -404,6 +438,7 @@ class Replay:
         self.weights(item)
         self.biases(user)
         self.biases(item)
+        self.time()
         self.rating_variance()
         self.noise()
         assert next(self.calls, None) is None
@@ -470,6 +505,10 @@ def check_info(info, state, spec, data):
         shape = getattr(state.noise, f"{name}_shape")
         expected = np.inf if shape is None else shape
         assert getattr(info, f"{name}_noise_shape") == expected
+    for name, field in (("item", "item_time"), ("user", "user_drift")):
+        variance = getattr(state.time, f"{name}_variance")
+        expected = 0 if variance is None else variance
+        assert getattr(info, f"{field}_variance") == expected
     squares = np.sum(tiny.residual(state, data, without=()) ** 2)
     precision = tiny.precision_of(state, data)
     if isinstance(spec.likelihood, Ordinal):
@@ -563,7 +602,36 @@ def test_a_mutant_of_the_noise_is_found(name, block, call, index, wrong, float64
         replay(name, change)
 
 
-# The sweep as it is shipped: one compilation, in float32 and with every optimisation.
+@pytest.mark.parametrize(
+    "name, block, call, index, wrong",
+    [
+        # The part of time left in, or not given to the latent ratings.
+        ("time", "resample_factors", 0, 2, lambda x: x + 0.1),
+        ("time", "resample_topics", 1, 1, lambda x: x + 0.1),
+        ("time", "resample_biases", 0, 4, lambda s: s._replace(total=1.1 * s.total)),
+        ("time", "resample_rating_variance", 0, 3, lambda e: 1.1 * e),
+        ("ordinal time", "resample_cut_points", 0, 4, lambda m: m + 0.1),
+        ("ordinal time", "resample_latent_ratings", 0, 2, lambda m: m + 0.1),
+        # A stale residual, precisions forgotten, old effects, the other side's rows.
+        ("time", "resample_effects", 1, 4, lambda s: s._replace(total=1.1 * s.total)),
+        ("time", "resample_effects", 0, 4, lambda s: s._replace(information=s.total)),
+        ("time", "resample_effects", 1, 2, lambda e: 0 * e),
+        ("ordinal time", "resample_effects", 0, 6, lambda n: n - 1),
+    ],
+)
+def test_a_mutant_of_the_time_is_found(name, block, call, index, wrong, float64):
+    def change(calls):
+        calls = [(called, list(given), result) for called, given, result in calls]
+        given = [given for called, given, _ in calls if called == block][call]
+        given[index] = wrong(given[index])
+        return calls
+
+    with pytest.raises(AssertionError):
+        replay(name, change)
+
+
+# The sweep as `fit` compiles it: one compilation, in float32, and with every
+# optimisation where XLA_FLAGS does not say otherwise, as `make test` without SLOW=1.
 
 
 @pytest.fixture(scope="module")

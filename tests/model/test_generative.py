@@ -39,6 +39,7 @@ from im3f_jax.model.log_joint import log_joint
 from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.prior import draw_prior
 from im3f_jax.model.scalars import Gamma, InverseGamma
+from im3f_jax.model.time_effects import TimeEffect
 from im3f_jax.model.topic_prior import HDP, FiniteDirichlet
 from tests import gof, tiny
 from tests.quick import quick_jit
@@ -68,6 +69,9 @@ SPECS = {
     "M3F, one bias a row": tiny.share(tiny.make_fixed_spec(0.0, 0.2), 0.3, 0.0),
     "noise": tiny.noisy(tiny.make_spec("none", "finite")),
     "ordinal noise": tiny.noisy(tiny.make_ordinal_spec("finite", "none"), item=None),
+    "time": tiny.timed(
+        tiny.noisy(tiny.make_spec("none", "finite"), item=None, rating=None)
+    ),
 }
 COUNT = tiny.NUM_RATINGS
 
@@ -87,6 +91,10 @@ def conform(state, spec):
         if isinstance(prior, GammaNoise):
             shape = fixed(prior.shape, getattr(state.noise, field))
             state = state._replace(noise=state.noise._replace(**{field: shape}))
+        prior, field = getattr(spec, f"{name}_time"), f"{name}_variance"
+        if isinstance(prior, TimeEffect):
+            variance = fixed(prior.variance, getattr(state.time, field))
+            state = state._replace(time=state.time._replace(**{field: variance}))
     for side in tiny.SIDES.values():
         prior, bias = side.of(spec, "bias_prior"), side.of(state, "bias")
         weights, topics = side.of(state, "topic_weights"), side.of(spec, "topic_prior")
@@ -152,6 +160,7 @@ def model_on(spec, data, number=COUNT, **settings):
         data.item[:number],
         tiny.NUM_USERS,
         tiny.NUM_ITEMS,
+        jax.tree.map(lambda column: column[:number], data.times),
         **settings,
     )
     return model, data.rating[:number]
@@ -341,11 +350,42 @@ def test_a_wrong_density_of_shared_parts_is_found(monkeypatch):
 
 
 @functools.cache
-def of_noise():
+def of_time():
     """Data, states and NumPyro's densities of one spec, for the mutants."""
+    spec = SPECS["time"]
+    data, states = make_states(spec, 3)
+    return data, states, numpyro_densities(spec, states, data)
+
+
+@functools.cache
+def of_noise():
+    """The same of a spec with noise that differs."""
     spec = SPECS["noise"]
     data, states = make_states(spec, 3)
     return data, states, numpyro_densities(spec, states, data)
+
+
+@pytest.mark.parametrize("wrong", ["no density", "no drift", "other bins"])
+def test_a_wrong_density_of_time_is_found(wrong, monkeypatch):
+    spec = SPECS["time"]
+    with tiny.in_precision("float64") as precision:
+        data, states, expected = of_time()
+        times = data.times
+        if wrong == "no density":
+            right = TimeEffect.log_density
+            monkeypatch.setattr(
+                TimeEffect, "log_density", lambda self, e, *r: right(self, 0 * e, *r)
+            )
+            found = joints(spec, states, data)
+        else:
+            changed = {
+                "no drift": times._replace(drift=0 * times.drift),
+                "other bins": times._replace(bin=2 - times.bin),
+            }
+            data = dataclasses.replace(data, times=changed[wrong])
+            found = [tiny.joint(state, spec, data) for state in states]
+        with tiny.found():
+            tiny.assert_same_differences(expected, found, precision)
 
 
 @pytest.mark.parametrize("wrong", ["variance for precision", "no density", "no root"])
@@ -401,6 +441,7 @@ def test_a_wrong_density_of_increments_is_found(monkeypatch):
         "ordinal, no topics",
         pytest.param("noise", marks=pytest.mark.slow),
         pytest.param("ordinal noise", marks=pytest.mark.slow),
+        "time",
     ],
 )
 def test_the_marginal_model_is_the_sum_over_topics(name):
@@ -454,6 +495,7 @@ DRAWN = {
     "BPMF": tiny.make_spec("none", "none"),
     "BPMF ordinal": tiny.make_ordinal_spec("none", "none"),
     "BPMF noise": tiny.noisy(tiny.make_spec("none", "none")),
+    "BPMF time": tiny.timed(tiny.make_spec("none", "none")),
     "BPMF shrinkage": tiny.shrink(tiny.make_spec("none", "none")),
 }
 DRAWS = 2000
@@ -500,12 +542,12 @@ def plain_draws(seed, spec):
 @quick_jit
 def _plain(keys, spec):
     rows = tiny.USER, tiny.ITEM, tiny.NUM_USERS, tiny.NUM_ITEMS
-    return jax.lax.map(lambda key: draw_prior(key, spec, *rows), keys)
+    return jax.lax.map(lambda key: draw_prior(key, spec, *rows, times=tiny.TIMES), keys)
 
 
 def predictive(seed, spec):
     rows = tiny.USER, tiny.ITEM, tiny.NUM_USERS, tiny.NUM_ITEMS
-    prior = Predictive(model_of_rows(spec, *rows), num_samples=DRAWS)
+    prior = Predictive(model_of_rows(spec, *rows, tiny.TIMES), num_samples=DRAWS)
     draws = quick_jit(prior)(jax.random.key(seed))
     extra = ("precision_root", "stick_decay", "level_of_rating")
     return {k: v for k, v in draws.items() if not k.endswith(extra)}
@@ -516,7 +558,7 @@ def predictive(seed, spec):
     ["M3F", "BPMF", "BPMF ordinal"]
     + [
         pytest.param(name, marks=pytest.mark.slow)
-        for name in ("iM3F", "BPMF shrinkage", "BPMF noise")
+        for name in ("iM3F", "BPMF shrinkage", "BPMF noise", "BPMF time")
     ],
 )
 def test_numpyros_draws_are_those_of_plain_jax(name):
@@ -537,6 +579,13 @@ def test_numpyros_draws_are_those_of_plain_jax(name):
         for wrong in (
             dataclasses.replace(DRAWN[name], user_noise=GammaNoise(Gamma(2.5, 1.2))),
             dataclasses.replace(DRAWN[name], rating_noise=GammaNoise(3.0)),
+        ):
+            with pytest.raises(AssertionError, match="differs"):
+                assert_same_draws(plain_draws(0, wrong), theirs)
+    if name == "BPMF time":
+        for wrong in (
+            tiny.timed(DRAWN[name], item=InverseGamma(3.3, 0.6)),
+            tiny.timed(DRAWN[name], user=InverseGamma(2.4, 0.7)),
         ):
             with pytest.raises(AssertionError, match="differs"):
                 assert_same_draws(plain_draws(0, wrong), theirs)

@@ -30,6 +30,8 @@ SPECS = {
     "noise, fixed numbers": tiny.noisy(tiny.make_fixed_spec(), 1.7, None, 0.8),
     "ordinal noise": tiny.noisy(tiny.make_ordinal_spec("none", "none"), rating=None),
     "shrinkage": tiny.shrink(tiny.make_spec()),
+    "time": tiny.timed(tiny.noisy(tiny.make_spec("finite", "none"))),
+    "ordinal time": tiny.timed(tiny.make_ordinal_spec("none", "none"), 0.6),
 }
 of_topics = quick_jit(log_density_of_topics)
 of_counts = quick_jit(log_joint_of_counts)
@@ -68,6 +70,12 @@ def by_scipy(state, spec, data):
         shape = getattr(state.noise, f"{name}_shape", prior.shape)
         total += stats.gamma.logpdf(each[:number], shape, scale=1 / shape).sum()
         total += log_prior(prior.shape, shape)
+    for name, number in (("user", 5), ("item", 4)):
+        effect, prior = getattr(state.time, name), getattr(spec, f"{name}_time")
+        if effect is not None:
+            variance = getattr(state.time, f"{name}_variance")
+            total += stats.norm.logpdf(effect[:number], 0, np.sqrt(variance)).sum()
+            total += log_prior(prior.variance, variance)
     residual = tiny.residual(state, data, without=())[: tiny.NUM_RATINGS]
     if isinstance(spec.likelihood, Ordinal):
         levels, scale = spec.likelihood.levels, spec.likelihood.cut_scale
@@ -177,7 +185,9 @@ def test_log_joint_in_float32_is_that_in_float64():
     np.testing.assert_allclose(joints["float32"], joints["float64"], rtol=3e-6)
 
 
-@pytest.mark.parametrize("name", ["weak limit and sticks", "noise", "ordinal noise"])
+@pytest.mark.parametrize(
+    "name", ["weak limit and sticks", "noise", "ordinal noise", "time"]
+)
 def test_padding_leaves_no_mark(name):
     with tiny.in_precision("float64") as precision:
         spec, data, state = tiny.make(precision, SPECS[name])
@@ -203,6 +213,12 @@ def test_padding_leaves_no_mark(name):
                 noise[of] = noise[of].copy()
                 noise[of][number:] = 0  # of which the logarithm is infinite
         state = state._replace(noise=type(state.noise)(**noise))
+        time = state.time._asdict()
+        for of, number in (("user", 5), ("item", 4)):
+            if time[of] is not None:
+                time[of] = time[of].copy()
+                time[of][number:] = 1e6
+        state = state._replace(time=type(state.time)(**time))
         assert tiny.joint(state, spec, data) == pytest.approx(expected, abs=1e-9)
 
 
@@ -215,9 +231,10 @@ def test_the_layout_leaves_no_mark():
         assert again == pytest.approx(tiny.joint(state, spec, data), abs=1e-9)
 
 
-def test_mean_of_ratings():
+@pytest.mark.parametrize("name", ["weak limit and sticks", "time"])
+def test_mean_of_ratings(name):
     with tiny.in_precision("float64") as precision:
-        _, data, state = tiny.make(precision)
+        _, data, state = tiny.make(precision, SPECS[name])
         mean = quick_jit(mean_of_ratings)(state, data)[: tiny.NUM_RATINGS]
         residual = tiny.residual(state, data, without=())[: tiny.NUM_RATINGS]
         np.testing.assert_allclose(

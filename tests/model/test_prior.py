@@ -26,7 +26,8 @@ ROWS = (tiny.USER, tiny.ITEM, tiny.NUM_USERS, tiny.NUM_ITEMS)
 @quick_jit
 def draw_many(keys, spec):
     return jax.lax.map(
-        lambda key: draw_prior(key, spec, *ROWS, log_gamma=log_gamma), keys
+        lambda key: draw_prior(key, spec, *ROWS, log_gamma=log_gamma, times=tiny.TIMES),
+        keys,
     )
 
 
@@ -170,6 +171,28 @@ def test_noise_has_its_precisions():
     )
     noise = (draws["ratings"] - draws["mean"]) * root
     gof.assert_ks(noise[:, :3], stats.norm.cdf, share=6, grain=1e-3)
+
+
+def test_items_and_users_depend_on_time():
+    spec = tiny.timed(tiny.make_spec("none", "none"))
+    draws = draws_of(7, spec)
+    means = spec.global_bias + np.einsum(
+        "tnd,tnd->tn",
+        draws["user_factors"][:, tiny.USER],
+        draws["item_factors"][:, tiny.ITEM],
+    )
+    for side, name in (("item", "item_time_bias"), ("user", "user_drift")):
+        prior = getattr(spec, f"{side}_time").variance
+        variance = draws[f"{side}_time_variance"]
+        law = stats.invgamma(prior.shape, scale=prior.scale)
+        gof.assert_ks(variance, law.cdf, share=4)
+        effect = draws[name].reshape(DRAWS, -1)
+        scaled = effect[:, :4] / np.sqrt(variance)[:, None]
+        gof.assert_ks(scaled[:, 0], stats.norm.cdf, share=4, grain=1e-4)
+        gof.assert_mean(scaled[:, 0] * scaled[:, 3], 0)
+    means += draws["item_time_bias"][:, tiny.ITEM, tiny.TIMES.bin]
+    means += draws["user_drift"][:, tiny.USER] * tiny.TIMES.drift
+    np.testing.assert_allclose(draws["mean"], means, rtol=2e-4, atol=1e-3)
 
 
 def test_a_categorical_draw():

@@ -18,11 +18,13 @@ import numpy as np
 
 from im3f_jax.data import layout
 from im3f_jax.data.layout import BlockSizes
+from im3f_jax.data.times import TimeColumns
 from im3f_jax.gibbs.state import (
     BiasPriorState,
     FactorPriorState,
     NoiseState,
     State,
+    TimeState,
     TopicWeights,
 )
 from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
@@ -36,6 +38,7 @@ from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.prior import draw_prior
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import ModelSpec
+from im3f_jax.model.time_effects import TimeBins, TimeDrift
 from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet, NoTopics
 
 NUM_USERS, NUM_ITEMS = 5, 3
@@ -44,6 +47,14 @@ LATENT_DIM, USER_TOPICS, ITEM_TOPICS = 2, 3, 4
 USER = np.array([0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 4, 4, 4, 4])
 ITEM = np.array([0, 0, 0, 1, 1, 2, 0, 0, 1, 1, 0, 1, 0, 0, 0, 2])
 NUM_RATINGS = len(USER)
+# Read by the members of time only. Item 2 has no rating in the first bin.
+TIMES = TimeColumns(
+    np.array([0, 1, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 0, 1, 1, 1]),
+    np.array(
+        [-1.2, 0.3, 1.5, -0.8, 0.6, 1.1, -1.4, 0.9]
+        + [-0.5, -0.7, 1.3, -1.0, -0.4, 0.2, 1.6, 0.8]
+    ),
+)
 
 LIKELIHOOD = Gaussian(InverseGamma(5.0, 2.5), 0.4)  # the floor cuts off a third
 FACTORS = NormalWishart(0.4, LATENT_DIM + 4.5, 0.5, 1.5)
@@ -98,6 +109,10 @@ def _franchise(likelihood):
 ORDINAL = {"likelihood": Ordinal((1.0, 2.0, 3.5, 4.0), 1.5), "global_bias": 0.0}
 # Shapes about 3: precisions that differ by a factor of two and more.
 USER_NOISE, ITEM_NOISE = GammaNoise(Gamma(6.0, 2.0)), GammaNoise(Gamma(7.0, 2.5))
+TIME = {
+    "item_time": TimeBins(InverseGamma(5.0, 3.0), 2),
+    "user_time": TimeDrift(InverseGamma(4.5, 2.5)),
+}
 FINITE = FiniteDirichlet(USER_TOPICS, 1.5), FiniteDirichlet(ITEM_TOPICS, 3.0)
 FIXED_HDP = (
     HDP(USER_TOPICS, "weak_limit", 1.2, 2.0),
@@ -143,6 +158,8 @@ MEMBERS = {
         latent_dim=3,
         factor_prior=MultiplicativeGamma(6.0, 4.0, 3.0),
     ),
+    "BPMF time": make_spec(NoTopics(), NoTopics(), user_noise=USER_NOISE, **TIME),
+    "M3F ordinal time": make_spec(*FINITE, MEANS_FIXED, **ORDINAL, **TIME),
 }
 
 
@@ -159,7 +176,13 @@ def make_data():
     sizes = BlockSizes(block=2, group=4, rows=4, chunk=4)
     with mock.patch.object(layout, "bucket", bucket):
         data, order = layout.lay_out(
-            USER, ITEM, np.zeros(NUM_RATINGS), NUM_USERS, NUM_ITEMS, sizes
+            USER,
+            ITEM,
+            np.zeros(NUM_RATINGS),
+            NUM_USERS,
+            NUM_ITEMS,
+            sizes,
+            times=TIMES,
         )
     assert np.all(order == np.arange(NUM_RATINGS))
     return data
@@ -194,7 +217,8 @@ def rate(state, spec, latent):
 def prior_state(key, spec, data):
     """Draw a state and the ratings (shape (N,), padding 0) jointly from the prior."""
     dtype = data.rating.dtype
-    draw = draw_prior(key, spec, USER, ITEM, NUM_USERS, NUM_ITEMS, dtype)
+    rows = USER, ITEM, NUM_USERS, NUM_ITEMS
+    draw = draw_prior(key, spec, *rows, dtype, times=TIMES)
     (slots,) = data.rating.shape
 
     def padded(values, rows, fill=0):
@@ -261,9 +285,19 @@ def prior_state(key, spec, data):
         user_shape=draw.get("user_noise_shape"),
         item_shape=draw.get("item_noise_shape"),
     )
+    time = {
+        kind: padded(draw[name], rows)
+        for kind, name, rows in (
+            ("user", "user_drift", data.user_rows),
+            ("item", "item_time_bias", data.item_rows),
+        )
+        if name in draw
+    }
+    time |= {f"{kind}_variance": draw[f"{kind}_time_variance"] for kind in time}
     state = State(
         **fields,
         noise=noise,
+        time=TimeState(**time),
         rating_variance=draw["rating_variance"],
         global_bias=jnp.asarray(spec.global_bias, dtype),
         cut_points=draw.get("cut_points", jnp.zeros(0, dtype)),

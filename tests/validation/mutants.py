@@ -32,10 +32,18 @@ from im3f_jax.gibbs import (
     sweep,
     table_counts,
     table_topics,
+    time_effects,
 )
 from im3f_jax.model.log_joint import mean_of_ratings
+from im3f_jax.model.time_effects import time_of_ratings
 from im3f_jax.numerics import random
-from tests.validation.members import ITEM_TOPICS, NUM_ITEMS, NUM_USERS, SAMPLED
+from tests.validation.members import (
+    ITEM_TOPICS,
+    NUM_ITEMS,
+    NUM_USERS,
+    SAMPLED,
+    make_data,
+)
 
 __all__ = ["MUTANTS", "Mutant", "numbers_of", "patch_of"]
 
@@ -1053,8 +1061,139 @@ COLUMNS += [
     ),
 ]
 
+# --- what depends on time -----------------------------------------------------------
+
+
+def _time_part(state):
+    """Parts of the means that depend on time, as before the sweep."""
+    data = make_data()
+    return time_of_ratings(state.time, data.user, data.item, data.times)
+
+
+def _old_effect_left_in(residual, call):
+    _, _, row, column, _, covariate, _ = call.args
+    effect = call.state.time.item if call.turn == 0 else call.state.time.user[:, None]
+    part = effect[row, column]
+    return residual - (part if covariate is None else covariate * part)
+
+
+def _items_old(residual, call):
+    """Residuals of the users' turn, given the items' effects of before."""
+    if call.turn == 0:
+        return residual
+    data = make_data()
+    cell = data.item, data.times.bin
+    new = call.history["resample_effects"][0][0]
+    return residual + new[cell] - call.state.time.item[cell]
+
+
+def _uninformed_kept(value, call):
+    effect, statistics = call.args[2], call.args[4]
+    return jnp.where(statistics.information > 0, value[0], effect), value[1]
+
+
+def _timed(name, module, function, *, block="time", member="BPMF time", **wrong):
+    return Mutant(block, name, module, function, member=member, **wrong)
+
+
+_effects = (time_effects, "conditional_effects")
+_spread = (time_effects, "conditional_effect_variance")
+_sums = (sweep, "effect_statistics")
+
+TIME = [
+    _timed(
+        "sign of the residuals",
+        *_effects,
+        args=_arg(0, lambda s, c: s._replace(total=-s.total)),
+    ),
+    _timed("omega^2 left out", *_effects, args=_arg(1, lambda v, c: jnp.ones_like(v))),
+    _timed(
+        "1/sigma^2 left out", *_effects, args=_arg(2, lambda v, c: jnp.ones_like(v))
+    ),
+    _timed(
+        "x for x^2",
+        *_sums,
+        result=lambda s, c: (
+            s if c.turn == 0 else s._replace(information=jnp.sqrt(s.information))
+        ),
+    ),
+    _timed(
+        "drift without its sign",
+        *_sums,
+        args=_arg(5, lambda x, c: x if x is None else jnp.abs(x)),
+    ),
+    _timed(
+        "relative precisions forgotten",
+        *_sums,
+        args=_arg(6, lambda p, c: jnp.ones_like(p)),
+    ),
+    _timed("old effects left in", *_sums, args=_arg(0, _old_effect_left_in)),
+    _timed("users' given the items' old ones", *_sums, args=_arg(0, _items_old)),
+    _timed(
+        "variance: shape counts all cells",
+        *_spread,
+        result=_field("shape", lambda a, c: c.args[0].shape + 0.5 * c.args[1].size),
+    ),
+    _timed(
+        "variance: squares not halved",
+        *_spread,
+        result=_field("scale", lambda b, c: 2 * b - c.args[0].scale),
+    ),
+    _timed(
+        "variance: prior's scale left out",
+        *_spread,
+        result=_field("scale", lambda b, c: b - c.args[0].scale),
+    ),
+    _timed(  # few of the cells, and their size is right: Geweke's test hardly tells
+        "cells without a rating never drawn",
+        sweep,
+        "resample_effects",
+        result=_uninformed_kept,
+        left_out=True,
+    ),
+    _timed(
+        "residuals of before their draw",
+        sweep,
+        "_resample_time",
+        result=lambda value, c: (c.args[4], value[1]),
+    ),
+    _timed(
+        "left out",
+        sweep,
+        "_resample_time",
+        result=lambda value, c: (c.args[4], c.state.time),
+        left_out=True,
+    ),
+    _timed(
+        "time left in the residuals",
+        sweep,
+        "resample_factors",
+        block="factors",
+        args=_arg(2, lambda x, c: x + _time_part(c.state)),
+    ),
+]
+# Of topics that read the wrong residuals this member tells too little: what they are
+# given is checked in tests/gibbs/test_sweep.py.
+TIME += [
+    _timed(name, sweep, function, block=block, member="M3F ordinal time", args=args)
+    for block, name, function, args in (
+        (
+            "biases",
+            "time left in the residuals",
+            "bias_statistics",
+            _arg(0, lambda x, c: x + _time_part(c.state)),
+        ),
+        (
+            "latent ratings",
+            "time left out of their means",
+            "_resample_response",
+            _arg(5, lambda parts, c: parts - _time_part(c.state)),
+        ),
+    )
+]
+
 MUTANTS = [*FRANCHISE, *FACTORS, *BIASES, *TOPICS, *SCALARS, *LEFT_OUT]
-MUTANTS += [*ORDINAL, *SHARED, *NOISE, *COLUMNS]
+MUTANTS += [*ORDINAL, *SHARED, *NOISE, *COLUMNS, *TIME]
 
 
 def numbers_of(member):

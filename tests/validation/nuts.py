@@ -94,6 +94,14 @@ def sites_of_state(state, spec, data) -> dict:
         shape = getattr(state.noise, f"{kind}_shape", None)
         if shape is not None:
             sites[f"{kind}_noise_shape"] = shape
+    for kind, name, number in (
+        ("user", "user_drift", users),
+        ("item", "item_time_bias", items),
+    ):
+        effect = getattr(state.time, kind)
+        if effect is not None:
+            sites[name] = effect[:number]
+            sites[f"{kind}_time_variance"] = getattr(state.time, f"{kind}_variance")
     if state.column_increments is not None:
         sites["column_increments"] = state.column_increments
     for side, number in (("user", users), ("item", items)):

@@ -11,6 +11,7 @@ from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.log_joint import log_joint, mean_of_ratings
 from im3f_jax.model.noise import precision_of_ratings
 from im3f_jax.model.scalars import InverseGamma
+from im3f_jax.model.time_effects import time_of_ratings
 from im3f_jax.model.topic_prior import CRF, FiniteDirichlet
 from tests.validation.members import NUM_ITEMS, NUM_RATINGS, NUM_USERS
 
@@ -57,6 +58,7 @@ def summarise(state, ratings, spec, data):
         found |= _ordinal(state, ratings, spec, data)
     if state.column_increments is not None:
         found |= _columns(state)
+    found |= _time(state, residual, data)
     sides = (("user", NUM_USERS, "item"), ("item", NUM_ITEMS, "user"))
     for side, rows, other in sides:
         found |= _factors(state, side, rows)
@@ -150,6 +152,37 @@ def _noise(state, squares, data):
     if noise.user is not None and noise.item is not None:
         product = jnp.log(noise.user[data.user[real]] * noise.item[data.item[real]])
         found["noise of users and items"] = jnp.log(jnp.std(product))
+    return found
+
+
+def _time(state, residual, data):
+    """Effects of time, the parts that they add, and what ties them to the rest."""
+    real, time, found, parts = slice(NUM_RATINGS), state.time, {}, {}
+    for kind, number in (("user", NUM_USERS), ("item", NUM_ITEMS)):
+        effect = getattr(time, kind)
+        if effect is None:
+            continue
+        variance = getattr(time, f"{kind}_variance")
+        alone = time._replace(**{"item" if kind == "user" else "user": None})
+        part = time_of_ratings(alone, data.user, data.item, data.times)[real]
+        parts[kind] = part
+        effect = effect[:number]
+        # User 3 has no rating, item 2 none in the first bin.
+        bare = effect[3] if kind == "user" else effect[2, 0]
+        found |= {
+            f"{kind} time, variance": jnp.log(variance),
+            f"{kind} time, mean": jnp.mean(effect),
+            f"{kind} time, spread": jnp.log(jnp.std(effect)),
+            f"{kind} time, squares / variance": jnp.sum(effect**2) / variance,
+            f"{kind} time, of no rating": bare,
+            f"{kind} time, of no rating / variance": bare**2 / variance,
+            f"{kind} time x residual": jnp.sum(part * residual),
+            f"{kind} time against residual squares": jnp.log(
+                jnp.sum(part**2) / jnp.sum(residual**2)
+            ),
+        }
+    if len(parts) == 2:
+        found["time of users x items"] = jnp.sum(parts["user"] * parts["item"])
     return found
 
 

@@ -80,6 +80,22 @@ def test_a_mutant_of_the_column_precisions_is_caught(number):
     assert outcome.least[0] < LIMIT
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, number",
+    [
+        (name, number)
+        for name in ("BPMF time", "M3F ordinal time")
+        for number in mutants.numbers_of(name)
+    ],
+)
+def test_a_mutant_of_what_depends_on_time_is_caught(name, number):
+    mutant = mutants.MUTANTS[number - 1]
+    test = "own start" if mutant.left_out else "geweke"
+    outcome = checks.run_test(test, name, checks.MUTANT, mutants.patch_of(name), number)
+    assert outcome.least[0] < LIMIT
+
+
 def test_two_samples():
     rng = np.random.default_rng(0)
     first, second = rng.normal(size=(2, 4_000))
@@ -118,4 +134,5 @@ def test_every_block_has_a_mutant():
         "cut points",
         "latent ratings",
         "noise",
+        "time",
     }
