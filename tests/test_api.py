@@ -259,6 +259,7 @@ def test_biases_share_nothing_unless_asked():
     assert M3F(user_shared_bias_variance=0.4).item_bias_prior == TopicNormal(None, 0.0)
 
 
+@pytest.mark.slow
 def test_biases_that_share_are_fitted_saved_and_loaded(tmp_path):
     model = IM3F(
         2,
@@ -502,6 +503,9 @@ def test_a_truncation_that_is_nearly_full_is_told():
         user_table_concentration=50.0,
         item_dish_concentration=1e-6,
         item_table_concentration=1e-6,
+        # The structure of `test_a_number_given_is_never_changed`: compiled once.
+        user_topic_mean_variance=0.1,
+        item_topic_mean_variance=0.1,
     )
     messages = fit_and_listen(full)
     assert len(messages) == 1, messages

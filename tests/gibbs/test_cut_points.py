@@ -194,7 +194,9 @@ def check_draws(case, run=run):
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, marks=pytest.mark.slow) if case == "many" else case
+        pytest.param(case, marks=pytest.mark.slow)
+        if case in ("many", "no rating")
+        else case
         for case in CASES
     ],
 )
@@ -204,7 +206,9 @@ def test_moves_leave_the_density_as_it_is(case):
         assert accepted > 0.8
 
 
-@pytest.mark.parametrize("function", ["_log_t", "_accept"])
+@pytest.mark.parametrize(
+    "function", ["_log_t", pytest.param("_accept", marks=pytest.mark.slow)]
+)
 def test_a_wrong_ratio_is_found(function, monkeypatch):
     right = getattr(source, function)
     wrong = {
@@ -216,6 +220,7 @@ def test_a_wrong_ratio_is_found(function, monkeypatch):
         check_draws("few", quick_jit(lambda *given: run.__wrapped__(*given)))
 
 
+@pytest.mark.slow
 def test_chains_come_back_from_far_out():
     # A million ratings pin the cut points to thousandths.
     rng = np.random.default_rng(0)
