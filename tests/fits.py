@@ -12,6 +12,7 @@ import dataclasses
 import warnings
 from functools import cache
 
+import jax
 import numpy as np
 
 import im3f_jax as im3f
@@ -94,8 +95,7 @@ def same(first, second):
     for name in ("test_predictions", "train_predictions"):
         np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
     if first.draws is not None and second.draws is not None:
-        for a, b in zip(first.draws, second.draws, strict=True):
-            np.testing.assert_array_equal(a, b)
+        jax.tree.map(np.testing.assert_array_equal, first.draws, second.draws)
 
 
 def with_ratings(ratings, values):

@@ -346,7 +346,7 @@ def test_shapes_of_nearly_nothing_stay_finite():
         degrees_of_freedom=0.02,
     )
     fitted = fits.fit(model)
-    assert all(np.all(np.isfinite(x)) for x in fitted.draws)
+    assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(fitted.draws))
     assert np.all(np.isfinite(fitted.trace["log_joint"]))
     _, test = fits.data()
     assert np.isfinite(fitted.evaluate(test)["log_score"])

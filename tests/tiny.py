@@ -210,20 +210,18 @@ def make_ordinal_spec(*topics):
 
 def shrink(spec):
     """Shrink the columns of the factors, of which there are three."""
-    prior = MultiplicativeGamma(2.5, 3.4, 1.7)
+    prior = MultiplicativeGamma(2.5, 3.4, 1.7, 2.5)
     return replace(spec, latent_dim=3, factor_prior=prior)
 
 
 def put_increments(state, increments):
-    """Put delta and the precisions that it gives both sides."""
+    """Put delta and the precisions that it gives both sides; their means stay."""
     dtype = state.rating_variance.dtype
     precision = [np.prod(increments[: h + 1]) for h in range(len(increments))]
-    prior = FactorPriorState(
-        np.zeros(len(increments), dtype), np.diag(precision).astype(dtype)
-    )
+    precision = np.diag(precision).astype(dtype)
     return state._replace(
-        user_factor_prior=prior,
-        item_factor_prior=prior,
+        user_factor_prior=state.user_factor_prior._replace(precision=precision),
+        item_factor_prior=state.item_factor_prior._replace(precision=precision),
         column_increments=np.asarray(increments, dtype),
     )
 

@@ -1,17 +1,24 @@
-"""Block: precisions of the columns of both sides' factors, a cumulative product."""
+"""Block: precisions of the columns of both sides' factors, a cumulative product.
+
+They are drawn with both sides' means summed out, then the means given them: together
+one draw of both.
+"""
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from im3f_jax.gibbs.state import FactorPriorState
 from im3f_jax.model.factor_prior import MultiplicativeGamma
-from im3f_jax.numerics.random import log_gamma
+from im3f_jax.numerics.random import log_gamma, standard_normal
 
 __all__ = [
     "GammaParameters",
+    "NormalParameters",
     "column_squares",
+    "conditional_column_means",
     "conditional_increments",
     "resample_column_precisions",
     "spread_increments",
@@ -25,20 +32,48 @@ class GammaParameters(NamedTuple):
     rate: Array
 
 
-def column_squares(user_factors: Array, item_factors: Array) -> Array:
-    """|a_h|^2 + |b_h|^2 of each column, shape (D,); rows of padding are 0."""
-    return jnp.sum(user_factors**2, axis=0) + jnp.sum(item_factors**2, axis=0)
+class NormalParameters(NamedTuple):
+    """Independent normals."""
+
+    mean: Array
+    variance: Array
+
+
+def column_squares(
+    prior: MultiplicativeGamma, factors: Array, num_rows: Array
+) -> Array:
+    """Quadratic form of each column of a side, its mean summed out, shape (D,).
+
+    sum_u (a_u - abar)^2 + n kappa / (n + kappa) abar^2: the column is normal with mean
+    0 and covariance (I + 1 1' / kappa) / tau.
+
+    Parameters
+    ----------
+    prior
+        Resolved prior.
+    factors
+        Shape (rows, D); rows of padding are not read.
+    num_rows
+        n, without padding.
+    """
+    count = num_rows.astype(factors.dtype)
+    valid = jnp.arange(factors.shape[0], dtype=jnp.int32) < num_rows
+    total = jnp.sum(jnp.where(valid[:, None], factors, 0), axis=0)
+    centre = total / jnp.maximum(count, 1)
+    offset = jnp.where(valid[:, None], factors - centre[None], 0)
+    shrink = count * prior.mean_precision / (count + prior.mean_precision)
+    return jnp.sum(offset**2, axis=0) + shrink * centre**2
 
 
 def conditional_increments(
     prior: MultiplicativeGamma, increments: Array, squares: Array, num_rows: Array
 ) -> GammaParameters:
-    """Full conditional of each delta_h given all others, and both sides' factors.
+    """Each delta_h given all others and both sides' factors, their means summed out.
 
     Gamma with shape a_h + n (D - h + 1) / 2 and rate b_h + sum_{l >= h} (tau_l /
-    delta_h) (|a_l|^2 + |b_l|^2) / 2, h and l from 1 to D: delta_h multiplies the
-    precision of its own column and of all later ones (Bhattacharya and Dunson 2011,
-    step 5 of their sampler, with the rows of both sides).
+    delta_h) S_l / 2, S_l the quadratic forms of column l, h and l from 1 to D: delta_h
+    multiplies the precision of its own column and of all later ones (Bhattacharya and
+    Dunson 2011, step 5 of their sampler, with the rows of both sides).
 
     Parameters
     ----------
@@ -47,7 +82,7 @@ def conditional_increments(
     increments
         delta, shape (D,).
     squares
-        |a_h|^2 + |b_h|^2, shape (D,).
+        S, `column_squares` of both sides together, shape (D,).
     num_rows
         n, users and items together, without padding.
 
@@ -68,34 +103,55 @@ def conditional_increments(
     )
 
 
+def conditional_column_means(
+    prior: MultiplicativeGamma, increments: Array, factors: Array, num_rows: Array
+) -> NormalParameters:
+    """Means m of a side's columns given delta and the side's factors, shape (D,).
+
+    Normal with mean sum_u a_u / (n + kappa) and variance 1 / ((n + kappa) tau).
+    """
+    count = num_rows.astype(factors.dtype) + prior.mean_precision
+    valid = jnp.arange(factors.shape[0], dtype=jnp.int32) < num_rows
+    total = jnp.sum(jnp.where(valid[:, None], factors, 0), axis=0)
+    return NormalParameters(
+        mean=total / count, variance=1 / (count * jnp.cumprod(increments))
+    )
+
+
 def resample_column_precisions(
     key: Array,
     prior: MultiplicativeGamma,
     increments: Array,
     user_factors: Array,
     item_factors: Array,
-    num_rows: Array,
-) -> tuple[Array, FactorPriorState]:
-    """Draw delta_1 to delta_D one after another from `conditional_increments`.
+    num_users: Array,
+    num_items: Array,
+) -> tuple[Array, FactorPriorState, FactorPriorState]:
+    """Draw delta_1 to delta_D one after another, then both sides' means.
 
-    Their shapes do not depend on one another: all gammas are drawn at once, and only
-    the rates follow in turn.
+    The shapes of `conditional_increments` do not depend on one another: all gammas are
+    drawn at once, and only the rates follow in turn.
 
     Parameters
     ----------
     key
         A typed key, consumed.
-    prior, increments, num_rows
+    prior, increments
         As in `conditional_increments`.
     user_factors, item_factors
-        Shapes (user rows, D) and (item rows, D), 0 in rows of padding.
+        Shapes (user rows, D) and (item rows, D).
+    num_users, num_items
+        Numbers of rows that are not padding.
 
     Returns
     -------
     tuple
-        delta, shape (D,), and the prior that it gives the rows of either side.
+        delta, shape (D,), and the priors of the users' and of the items' rows.
     """
-    squares = column_squares(user_factors, item_factors)
+    key, user_key, item_key = jax.random.split(key, 3)
+    squares = column_squares(prior, user_factors, num_users)
+    squares = squares + column_squares(prior, item_factors, num_items)
+    num_rows = num_users + num_items
     shape = conditional_increments(prior, increments, squares, num_rows).shape
     standard = jnp.exp(log_gamma(key, shape))
 
@@ -104,7 +160,18 @@ def resample_column_precisions(
         return increments.at[h].set(standard[h] / rate[h])
 
     increments = lax.fori_loop(0, increments.shape[0], draw, increments)
-    return increments, spread_increments(increments)
+
+    def of_side(key, factors, number):
+        given = conditional_column_means(prior, increments, factors, number)
+        noise = standard_normal(key, increments.shape, increments.dtype)
+        mean = given.mean + jnp.sqrt(given.variance) * noise
+        return spread_increments(increments)._replace(mean=mean)
+
+    return (
+        increments,
+        of_side(user_key, user_factors, num_users),
+        of_side(item_key, item_factors, num_items),
+    )
 
 
 def spread_increments(increments: Array) -> FactorPriorState:

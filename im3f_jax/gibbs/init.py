@@ -8,7 +8,7 @@ from jax import Array
 from jax.scipy.special import ndtri
 
 from im3f_jax.data.layout import RatingLayout
-from im3f_jax.gibbs.column_precisions import column_squares, spread_increments
+from im3f_jax.gibbs.column_precisions import spread_increments
 from im3f_jax.gibbs.state import (
     BiasPriorState,
     FactorPriorState,
@@ -252,10 +252,9 @@ def _increments(user_factors: Array, item_factors: Array, data: RatingLayout) ->
     """Find delta for which the columns' precisions are those of the factors."""
     users = jnp.arange(data.user_rows, dtype=jnp.int32) < data.num_users
     items = jnp.arange(data.item_rows, dtype=jnp.int32) < data.num_items
-    squares = column_squares(
-        jnp.where(users[:, None], user_factors, 0),
-        jnp.where(items[:, None], item_factors, 0),
-    ).astype(data.rating.dtype)
+    squares = jnp.sum(jnp.where(users[:, None], user_factors, 0) ** 2, axis=0)
+    squares += jnp.sum(jnp.where(items[:, None], item_factors, 0) ** 2, axis=0)
+    squares = squares.astype(data.rating.dtype)
     squares = jnp.maximum(squares, jnp.max(squares) / START_RANGE)
     num_rows = (data.num_users + data.num_items).astype(squares.dtype)
     precision = num_rows / squares

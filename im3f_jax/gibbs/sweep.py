@@ -128,15 +128,15 @@ def gibbs_sweep(
             spec.factor_prior, item_key, state.item_factors, data.num_items
         )
     else:
-        increments, user_prior = resample_column_precisions(
+        increments, user_prior, item_prior = resample_column_precisions(
             user_key,
             spec.factor_prior,
             increments,
             state.user_factors,
             state.item_factors,
-            data.num_users + data.num_items,
+            data.num_users,
+            data.num_items,
         )
-        item_prior = user_prior
     x = jnp.where(valid, response - user_part - item_part, 0)
     user_factors = resample_factors(
         next(keys),

@@ -78,7 +78,7 @@ class IsotropicNormal:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class MultiplicativeGamma:
-    """a_u, b_j ~ Normal(0, diag(tau)^-1): later columns are shrunk towards 0.
+    """a_u ~ Normal(m, diag(tau)^-1), b_j likewise: later columns are shrunk towards 0.
 
     tau_h = delta_1 delta_2 ... delta_h is the precision of column h of both sides,
     delta_1 ~ Gamma(a_1, rate), delta_h ~ Gamma(a_2, 1) for h > 1 (the multiplicative
@@ -88,7 +88,9 @@ class MultiplicativeGamma:
     A departure: there one side has precision 1. Here both sides share tau, so that
     users and items may change places, and a column of a_u . b_j still has its scale
     from one number: with a tau for each side, a column could grow on one side and
-    shrink on the other at no cost.
+    shrink on the other at no cost. And each side's rows have a mean of their own, as
+    under the Normal-Wishart, m_h ~ Normal(0, 1 / (mean_precision tau_h)), shrunk with
+    its column.
 
     Attributes
     ----------
@@ -101,12 +103,16 @@ class MultiplicativeGamma:
     rate
         Of delta_1, in units of the rating scale: 1 / tau_1 scales with it. None is the
         default: the prior variance of a_u . b_j is a tenth of the variance of the
-        training ratings, as for `IsotropicNormal`, where both shapes are 3.
+        training ratings (about the means), as for `IsotropicNormal`, where both shapes
+        are 3.
+    mean_precision
+        kappa, in units of that of the rows.
     """
 
     first_shape: float = 3.0
     shape: float = 3.0
     rate: float | None = None
+    mean_precision: float = 10.0
 
     def parameters(self, dim: int, dtype) -> tuple[Array, Array]:
         """Shapes and rates of delta, each of shape (dim,)."""
@@ -117,8 +123,11 @@ class MultiplicativeGamma:
         )
 
     def log_density(self, mean: Array, precision: Array) -> Array:
-        """Nothing of one side's own is drawn: 0."""
-        return jnp.zeros((), mean.dtype)
+        """Log density of a side's m given tau, in nats; shapes (D,) and (D, D)."""
+        precision = self.mean_precision * jnp.diagonal(precision)
+        return 0.5 * jnp.sum(
+            jnp.log(precision / (2 * jnp.pi)) - precision * mean**2, axis=-1
+        )
 
     def log_density_of_increments(self, increments: Array) -> Array:
         """Log density of delta, in nats; shape (D,). It gives tau of both sides."""

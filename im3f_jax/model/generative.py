@@ -291,7 +291,7 @@ def _columns(spec: ModelSpec) -> Array | None:
 def _factors(side: str, spec: ModelSpec, rows, columns: Array | None) -> Array:
     """Draw Lambda ~ Wishart(W_0, nu_0), mu ~ N(mu_0, (lambda_0 Lambda)^-1), rows.
 
-    Lambda is given where both sides share it, by the root `columns`, and mu is 0.
+    Lambda is given where both sides share it, by the root `columns`, and mu_0 is 0.
     """
     prior, dim = spec.factor_prior, spec.latent_dim
     if isinstance(prior, NormalWishart):
@@ -308,10 +308,12 @@ def _factors(side: str, spec: ModelSpec, rows, columns: Array | None) -> Array:
                 jnp.full(dim, prior.mean, float), root * jnp.sqrt(prior.mean_precision)
             ),
         )
-    else:
+    elif isinstance(prior, MultiplicativeGamma):
         root = columns
-        if columns is None:
-            root = jnp.sqrt(jnp.asarray(prior.precision, float)) * jnp.eye(dim)
+        spread = 1 / (jnp.sqrt(prior.mean_precision) * jnp.diagonal(root))
+        mean = numpyro.sample(f"{side}_factor_mean", dist.Normal(0, spread).to_event(1))
+    else:
+        root = jnp.sqrt(jnp.asarray(prior.precision, float)) * jnp.eye(dim)
         mean = numpyro.deterministic(f"{side}_factor_mean", jnp.zeros(dim))
     numpyro.deterministic(
         f"{side}_factor_precision", jnp.matmul(root, root.T, precision="highest")

@@ -235,9 +235,14 @@ def draw_prior(
         draw["column_increments"] = _increments(next(keys), spec, dtype)
         # One precision a column, for both sides.
         precision = jnp.cumprod(draw["column_increments"])
-        columns = jnp.zeros_like(precision), jnp.diag(jnp.sqrt(precision))
+        columns = jnp.sqrt(precision)
     for side in SIDES:
-        centre, root = columns or _factor_prior(next(keys), spec, dtype)
+        if columns is None:
+            centre, root = _factor_prior(next(keys), spec, dtype)
+        else:
+            kappa = jnp.asarray(spec.factor_prior.mean_precision, dtype)
+            noise = jax.random.normal(next(keys), columns.shape, dtype)
+            centre, root = noise / jnp.sqrt(kappa) / columns, jnp.diag(columns)
         draw |= {
             f"{side}_factor_mean": centre,
             f"{side}_factor_precision": jnp.matmul(root, root.T, precision="highest"),

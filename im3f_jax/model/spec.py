@@ -267,7 +267,8 @@ def _ordinal(spec: ModelSpec) -> None:
 
 
 def _shrinkage(prior: MultiplicativeGamma, latent_dim: int) -> None:
-    for name, value in (("first_shape", prior.first_shape), ("shape", prior.shape)):
+    for name in ("first_shape", "shape", "mean_precision"):
+        value = getattr(prior, name)
         name = f"{name} of the MultiplicativeGamma"
         if value is None:
             raise InputError(f"{name} is None, but must be a positive number.")

@@ -1,5 +1,7 @@
 """Precisions of the factors' columns: exact, draws by their pivots, and the start."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from scipy import stats
 
 from im3f_jax.gibbs.column_precisions import (
     column_squares,
+    conditional_column_means,
     conditional_increments,
     resample_column_precisions,
 )
@@ -16,15 +19,36 @@ from tests import tiny
 from tests.gof import assert_ks
 from tests.quick import quick_jit
 
-NUM_ROWS = np.int32(tiny.NUM_USERS + tiny.NUM_ITEMS)
+NUM_USERS, NUM_ITEMS = np.int32(tiny.NUM_USERS), np.int32(tiny.NUM_ITEMS)
+NUM_ROWS = NUM_USERS + NUM_ITEMS
 SPEC = tiny.shrink(tiny.make_spec("none", "none"))
 
 conditional = quick_jit(conditional_increments)
+squares_of_side = quick_jit(column_squares)
 
 
-def check(precision, conditional=conditional, seed=0):
+def squares_of(prior, state, squares_of_side=squares_of_side):
+    return squares_of_side(prior, state.user_factors, NUM_USERS) + squares_of_side(
+        prior, state.item_factors, NUM_ITEMS
+    )
+
+
+def log_means(prior, state):
+    """Log density of both sides' means given all else."""
+    total = 0.0
+    for side, number in zip(tiny.SIDES.values(), (NUM_USERS, NUM_ITEMS), strict=True):
+        given = conditional_column_means(
+            prior, state.column_increments, side.of(state, "factors"), number
+        )
+        mean, variance = (np.asarray(x, float) for x in given)
+        found = side.of(state, "factor_prior").mean
+        total += stats.norm.logpdf(found, mean, np.sqrt(variance)).sum()
+    return total
+
+
+def check(precision, conditional=conditional, seed=0, squares_of_side=squares_of_side):
     spec, data, state = tiny.make(precision, SPEC, seed)
-    squares = column_squares(state.user_factors, state.item_factors)
+    squares = squares_of(spec.factor_prior, state, squares_of_side)
     given = spec.factor_prior, state.column_increments, squares, NUM_ROWS
     shape, rate = conditional(*given)
     assert shape.dtype == rate.dtype == precision.dtype
@@ -38,7 +62,11 @@ def check(precision, conditional=conditional, seed=0):
 
         tiny.assert_same_differences(
             [tiny.log_gamma_density(x, shape[h], rate[h]) for x in values],
-            [tiny.joint(put(x), spec, data) for x in values],
+            # With the means summed out: the joint less their conditional.
+            [
+                tiny.joint(put(x), spec, data) - log_means(spec.factor_prior, put(x))
+                for x in values
+            ],
             precision,
         )
 
@@ -46,6 +74,61 @@ def check(precision, conditional=conditional, seed=0):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_conditionals_are_exact(precision, seed):
     check(precision, seed=seed)
+
+
+def check_means(precision, wrong=lambda given: given, seed=0):
+    spec, data, state = tiny.make(precision, SPEC, seed)
+    for side, number in zip(tiny.SIDES.values(), (NUM_USERS, NUM_ITEMS), strict=True):
+        mean, variance = wrong(
+            conditional_column_means(
+                spec.factor_prior,
+                state.column_increments,
+                side.of(state, "factors"),
+                number,
+            )
+        )
+        assert mean.dtype == variance.dtype == precision.dtype
+        values = np.random.default_rng(seed).normal(size=(6, 3)).astype(mean.dtype)
+        prior = side.of(state, "factor_prior")
+        tiny.assert_same_differences(
+            [stats.norm.logpdf(x, mean, np.sqrt(variance)).sum() for x in values],
+            [
+                tiny.joint(
+                    side.put(state, factor_prior=prior._replace(mean=x)), spec, data
+                )
+                for x in values
+            ],
+            precision,
+        )
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_conditionals_of_the_means_are_exact(precision, seed):
+    check_means(precision, seed=seed)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda given: given._replace(mean=-given.mean),
+        lambda given: given._replace(variance=2 * given.variance),
+        lambda given: given._replace(mean=1.2 * given.mean),
+    ],
+)
+def test_a_mutant_of_the_means_is_found(wrong, float64):
+    with tiny.found():
+        check_means(float64, wrong)
+
+
+@pytest.mark.parametrize("kappa", [0.0, 1e6])
+def test_squares_about_another_centre_are_found(kappa, float64):
+    # About the columns' means, and about 0.
+    def wrong(prior, *given):
+        prior = dataclasses.replace(prior, mean_precision=kappa)
+        return squares_of_side(prior, *given)
+
+    with tiny.found():
+        check(float64, squares_of_side=wrong)
 
 
 def rows_of_one_side(prior, increments, squares, number):
@@ -94,19 +177,31 @@ def test_a_mutant_is_found(mutant, name):
 def test_draws():
     spec, _, state = tiny.make(tiny.PRECISIONS["float32"], SPEC)
     prior, before = spec.factor_prior, state.column_increments
-    given = prior, before, state.user_factors, state.item_factors, NUM_ROWS
-    draw = quick_jit(jax.vmap(resample_column_precisions, (0, *[None] * 5)))
+    given = prior, before, state.user_factors, state.item_factors, NUM_USERS, NUM_ITEMS
+    draw = quick_jit(jax.vmap(resample_column_precisions, (0, *[None] * 6)))
     keys = jax.random.split(jax.random.key(0), 10_000)
-    increments, (mean, precision) = jax.tree.map(np.asarray, draw(keys, *given))
-    assert not np.any(mean)
-    for h in range(3):
-        np.testing.assert_allclose(
-            precision[:, h, h], np.prod(increments[:, : h + 1], axis=1), rtol=1e-5
+    increments, *drawn = jax.tree.map(np.asarray, draw(keys, *given))
+    for side, number, (mean, precision) in zip(
+        tiny.SIDES.values(), given[-2:], drawn, strict=True
+    ):
+        for h in range(3):
+            np.testing.assert_allclose(
+                precision[:, h, h], np.prod(increments[:, : h + 1], axis=1), rtol=1e-5
+            )
+        assert not np.any(precision * (1 - np.eye(3, dtype=np.float32)))
+        # The means, about those expected, times their precisions: a standard normal.
+        given_side = prior, increments, side.of(state, "factors"), number
+        expected = jax.vmap(conditional_column_means, (None, 0, None, None))(
+            *given_side
         )
-    assert not np.any(precision * (1 - np.eye(3, dtype=np.float32)))
+        standard = (mean - expected.mean) / np.sqrt(expected.variance)
+        for h in range(3):
+            assert_ks(np.asarray(standard[:, h]), stats.norm.cdf, share=9)
+    first, second = (np.asarray(mean)[:, 0] for mean, _ in drawn)
+    assert abs(stats.spearmanr(first, second).statistic) < 0.05  # keys of their own
     # Each is a gamma given those drawn before it and the old ones after it: times its
     # rate, a standard one.
-    squares = column_squares(state.user_factors, state.item_factors)
+    squares = squares_of(prior, state)
     for h in range(3):
         now = np.array(increments)
         now[:, h:] = before[h:]
@@ -114,19 +209,21 @@ def test_draws():
             prior, now, squares, NUM_ROWS
         )
         standard = np.asarray(increments[:, h] * rates.rate[:, h], np.float64)
-        assert_ks(standard, stats.gamma(float(rates.shape[0, h])).cdf, share=3)
+        assert_ks(standard, stats.gamma(float(rates.shape[0, h])).cdf, share=9)
 
 
 def test_without_rows_the_draws_are_the_priors():
-    prior = MultiplicativeGamma(2.5, 3.4, 1.7)
-    rows = np.zeros((64, 3), np.float32)
-    draw = quick_jit(jax.vmap(resample_column_precisions, (0, *[None] * 5)))
+    prior = MultiplicativeGamma(2.5, 3.4, 1.7, 2.5)
+    rows = np.ones((64, 3), np.float32)  # of padding
+    draw = quick_jit(jax.vmap(resample_column_precisions, (0, *[None] * 6)))
     keys = jax.random.split(jax.random.key(1), 10_000)
     before = np.float32([0.3, 2, 5])
-    increments, _ = draw(keys, prior, before, rows, rows, np.int32(0))
+    increments, (mean, _), _ = draw(keys, prior, before, rows, rows, *[np.int32(0)] * 2)
+    standard = mean * np.sqrt(2.5 * np.cumprod(increments, axis=1))
+    assert_ks(np.asarray(standard[:, 2]), stats.norm.cdf, share=4)
     laws = [stats.gamma(2.5, scale=1 / 1.7), *[stats.gamma(3.4)] * 2]
     for values, law in zip(np.asarray(increments).T, laws, strict=True):
-        assert_ks(values, law.cdf, share=3)
+        assert_ks(values, law.cdf, share=4)
 
 
 def test_many_columns_stay_finite():
@@ -137,9 +234,10 @@ def test_many_columns_stay_finite():
     precision = np.cumprod(increments, dtype=np.float64)
     factors = np.random.default_rng(0).normal(size=(100, dim)) / np.sqrt(precision)
     factors = factors.astype(np.float32)
-    drawn, (_, precision) = quick_jit(resample_column_precisions)(
-        jax.random.key(0), prior, increments, factors, factors, np.int32(200)
+    drawn, (mean, precision), _ = quick_jit(resample_column_precisions)(
+        jax.random.key(0), prior, increments, factors, factors, *[np.int32(100)] * 2
     )
+    assert np.all(np.isfinite(mean)) and np.all(mean != 0)
     assert np.all(np.isfinite(drawn)) and np.all(drawn > 0)
     assert np.all(np.isfinite(precision)) and precision[-1, -1] > 1e30
 

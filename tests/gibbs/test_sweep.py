@@ -77,7 +77,10 @@ class Stubs:
 
     def resample_column_precisions(self, key, prior, increments, *given):
         drawn = self.normal(*increments.shape)
-        return drawn, self.resample_factor_prior(prior, key, given[0], None)
+        return drawn, *(
+            self.resample_factor_prior(prior, key, factors, None)
+            for factors in given[:2]
+        )
 
     def resample_factors(self, key, prior, x, other, variance, blocks, number, *rest):
         factors = self.normal(blocks.rows, other.shape[1])
@@ -246,16 +249,16 @@ class Replay:
         self.state = side.put(self.state, factor_prior=result)
 
     def column_precisions(self):
-        given, (increments, result) = self.next("resample_column_precisions")
-        prior, before, users, items, number = given
+        given, drawn = self.next("resample_column_precisions")
+        prior, before, users, items, *numbers = given
         assert_close(prior, self.spec.factor_prior)
         assert_close(before, self.state.column_increments)
         assert_close([users, items], [self.state.user_factors, self.state.item_factors])
-        assert number == tiny.NUM_USERS + tiny.NUM_ITEMS
+        assert numbers == [tiny.NUM_USERS, tiny.NUM_ITEMS]
         self.state = self.state._replace(
-            column_increments=increments,
-            user_factor_prior=result,
-            item_factor_prior=result,
+            column_increments=drawn[0],
+            user_factor_prior=drawn[1],
+            item_factor_prior=drawn[2],
         )
 
     def factors(self, side):

@@ -87,7 +87,7 @@ def digest(posterior):
     found = hashlib.sha256()
     for name in sorted(posterior.trace):
         found.update(np.ascontiguousarray(posterior.trace[name]).tobytes())
-    for values in posterior.draws:
+    for values in jax.tree.leaves(posterior.draws):
         found.update(np.ascontiguousarray(values).tobytes())
     return found.hexdigest()
 
@@ -112,7 +112,7 @@ def test_the_first_of_two_chains_is_the_single_chain():
     one, two = fits.posterior("IM3F"), fits.fit(IM3F, num_chains=2)
     for name, values in one.trace.items():
         np.testing.assert_array_equal(values[0], two.trace[name][0], err_msg=name)
-    for a, b in zip(one.draws, two.draws, strict=True):
+    for a, b in zip(*map(jax.tree.leaves, (one.draws, two.draws)), strict=True):
         np.testing.assert_array_equal(a[0], b[0])
         # (Weights that underflow are 0 in both; a Gaussian has no cut points.)
         same = a is one.draws.global_bias or not a.size
@@ -154,7 +154,7 @@ def test_thinning_counts_sweeps_from_the_end_of_the_warmup():
         some = fits.fit(BPMF, thinning=thinning)
         kept = slice(thinning - 1, None, thinning)
         assert some.num_kept == 13 // thinning
-        for a, b in zip(every.draws, some.draws, strict=True):
+        for a, b in zip(*map(jax.tree.leaves, (every.draws, some.draws)), strict=True):
             np.testing.assert_array_equal(a[:, kept], b)
         # The sweeps themselves are the same, the kept ones are those of the trace.
         for name in ("rating_variance", "log_joint", "test_rmse_draw"):
@@ -178,7 +178,7 @@ def test_what_is_kept_of_a_sweep():
     assert posterior.draws.user_features.shape == (1, 3, users + 1, width)
     assert posterior.draws.item_features.shape == (1, 3, items + 1, width)
     assert posterior.draws.user_features.dtype == np.float32
-    assert all(np.isfinite(values).all() for values in posterior.draws)
+    assert all(np.isfinite(values).all() for values in jax.tree.leaves(posterior.draws))
 
 
 def test_running_errors_are_those_of_the_mean_of_the_kept_draws():
@@ -386,7 +386,7 @@ def test_an_interrupt_keeps_what_was_sampled(caplog):
 def test_an_interrupt_in_a_later_chain_keeps_the_chains_that_were_done():
     whole = fits.fit(BPMF, thinning=2, num_chains=2)
     part = fits.fit(BPMF, thinning=2, num_chains=3, callback=stop_at(10, chain=2))
-    for a, b in zip(whole.draws, part.draws, strict=True):
+    for a, b in zip(*map(jax.tree.leaves, (whole.draws, part.draws)), strict=True):
         np.testing.assert_array_equal(a, b)
     assert part.trace["log_joint"].shape == (2, 19)
     assert_of_one_piece(part)

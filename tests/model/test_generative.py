@@ -412,13 +412,20 @@ def test_a_wrong_density_of_noise_is_found(wrong, monkeypatch):
             tiny.assert_same_differences(densities, found, precision)
 
 
-def test_a_wrong_density_of_increments_is_found(monkeypatch):
-    right = MultiplicativeGamma.log_density_of_increments
+@pytest.mark.parametrize(
+    "name, settings",
+    [
+        ("log_density_of_increments", {"rate": 1.0}),
+        ("log_density", {"mean_precision": 1.0}),
+    ],
+)
+def test_a_wrong_density_of_columns_is_found(name, settings, monkeypatch):
+    right = getattr(MultiplicativeGamma, name)
 
-    def wrong(self, increments):
-        return right(dataclasses.replace(self, rate=1.0), increments)
+    def wrong(self, *given):
+        return right(dataclasses.replace(self, **settings), *given)
 
-    monkeypatch.setattr(MultiplicativeGamma, "log_density_of_increments", wrong)
+    monkeypatch.setattr(MultiplicativeGamma, name, wrong)
     spec = SPECS["shrinkage"]
     with tiny.in_precision("float64") as precision:
         data, states = make_states(spec, 3)
@@ -594,6 +601,7 @@ def test_numpyros_draws_are_those_of_plain_jax(name):
         for wrong in (
             dataclasses.replace(right, rate=1.0),
             dataclasses.replace(right, shape=right.first_shape),
+            dataclasses.replace(right, mean_precision=1.0),
         ):
             wrong = dataclasses.replace(DRAWN[name], factor_prior=wrong)
             with pytest.raises(AssertionError, match="differs"):

@@ -91,6 +91,9 @@ def by_scipy(state, spec, data):
         p, delta = spec.factor_prior, state.column_increments
         total += log_prior(Gamma(p.first_shape, p.rate), delta[0])
         total += log_prior(Gamma(p.shape, 1.0), delta[1:]).sum()
+        spread = 1 / np.sqrt(p.mean_precision * np.cumprod(delta))
+        for prior in (state.user_factor_prior, state.item_factor_prior):
+            total += stats.norm.logpdf(prior.mean, 0, spread).sum()
     for side in tiny.SIDES.values():
         number, prior = side.number(data), side.of(state, "factor_prior")
         covariance = np.linalg.inv(prior.precision)

@@ -59,6 +59,8 @@ REFUSED = [
     ("factor_prior", MultiplicativeGamma(shape=NAN), "^shape of the"),
     ("factor_prior", MultiplicativeGamma(shape=Gamma(2.0, 1.0)), "not sampled"),
     ("factor_prior", MultiplicativeGamma(rate=-1.0), "rate of the"),
+    ("factor_prior", MultiplicativeGamma(mean_precision=0.0), "^mean_precision of"),
+    ("factor_prior", MultiplicativeGamma(mean_precision=None), "^mean_precision of"),
     ("factor_prior", MultiplicativeGamma(shape=1e12), "too many columns"),
     ("factor_prior", None, "or a MultiplicativeGamma"),
     ("user_bias_prior.variance", -0.1, "user_bias_variance"),

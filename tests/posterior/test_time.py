@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 from scipy.special import ndtr
@@ -218,8 +219,7 @@ def test_a_file_keeps_what_times_need(time, tmp_path):
     posterior.save(tmp_path / "fit.npz")
     loaded = im3f.load(tmp_path / "fit.npz")
     assert loaded.spec == posterior.spec
-    for first, second in zip(loaded.draws, posterior.draws, strict=True):
-        np.testing.assert_array_equal(first, second)
+    jax.tree.map(np.testing.assert_array_equal, loaded.draws, posterior.draws)
     for name, value in vars(posterior.time_scale).items():
         np.testing.assert_array_equal(getattr(loaded.time_scale, name), value)
     users, items, times = PAIRS

@@ -156,7 +156,7 @@ MEMBERS = {
         NoTopics(),
         NoTopics(),
         latent_dim=3,
-        factor_prior=MultiplicativeGamma(6.0, 4.0, 3.0),
+        factor_prior=MultiplicativeGamma(6.0, 4.0, 3.0, 1.5),
     ),
     "BPMF time": make_spec(NoTopics(), NoTopics(), user_noise=USER_NOISE, **TIME),
     "M3F ordinal time": make_spec(*FINITE, MEANS_FIXED, **ORDINAL, **TIME),

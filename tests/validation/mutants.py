@@ -992,6 +992,7 @@ def _product_before(prior, call):
 
 
 _delta = (column_precisions, "conditional_increments")
+_means = (column_precisions, "conditional_column_means")
 _shrinks = {"member": "BPMF shrinkage"}
 COLUMNS = [
     Mutant("column precisions", name, *_delta, **_shrinks, **wrong)
@@ -1039,7 +1040,44 @@ COLUMNS += [
         "squares of the users only",
         column_precisions,
         "column_squares",
-        args=_arg(1, lambda items, c: 0 * items),
+        result=lambda squares, c: (1 - c.turn) * squares,
+        **_shrinks,
+    ),
+    Mutant(
+        "column precisions",
+        "squares about the mean",
+        column_precisions,
+        "column_squares",
+        args=_arg(0, lambda prior, c: dataclasses.replace(prior, mean_precision=0.0)),
+        **_shrinks,
+    ),
+    Mutant(
+        "column precisions",
+        "squares about 0",
+        column_precisions,
+        "column_squares",
+        args=_arg(0, lambda prior, c: dataclasses.replace(prior, mean_precision=1e6)),
+        **_shrinks,
+    ),
+    Mutant(
+        "column precisions",
+        "means: kappa left out",
+        *_means,
+        args=_arg(0, lambda prior, c: dataclasses.replace(prior, mean_precision=0.0)),
+        **_shrinks,
+    ),
+    Mutant(
+        "column precisions",
+        "means: tau left out",
+        *_means,
+        args=_arg(1, lambda delta, c: jnp.ones_like(delta)),
+        **_shrinks,
+    ),
+    Mutant(
+        "column precisions",
+        "means: sign",
+        *_means,
+        result=_field("mean", lambda m, c: -m),
         **_shrinks,
     ),
     Mutant(
@@ -1055,7 +1093,11 @@ COLUMNS += [
         "left out",
         sweep,
         "resample_column_precisions",
-        result=lambda value, c: (c.state.column_increments, c.state.user_factor_prior),
+        result=lambda value, c: (
+            c.state.column_increments,
+            c.state.user_factor_prior,
+            c.state.item_factor_prior,
+        ),
         left_out=True,
         **_shrinks,
     ),

@@ -217,6 +217,14 @@ def _columns(state):
             f"column {h}, items' squares": jnp.log(items[h]),
             f"column {h}, squares x precision": (users[h] + items[h]) * tau[h],
         }
+        for side in ("user", "item"):
+            mean = getattr(state, f"{side}_factor_prior").mean[h]
+            total = jnp.sum(getattr(state, f"{side}_factors")[:, h])
+            found |= {
+                f"column {h}, {side} mean": mean,
+                f"column {h}, {side} mean squared x precision": mean**2 * tau[h],
+                f"column {h}, {side} mean x factors": mean * total * tau[h],
+            }
     return found
 
 
