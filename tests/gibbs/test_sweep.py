@@ -672,8 +672,10 @@ def test_a_second_sweep_and_new_numbers_compile_nothing(start):
     sweeps(start, seed=1, number=3)
     sweeps((jax.tree.map(lambda x: 1.5 * x, spec), data), seed=0)
     # Other ratings of nearly the same number.
+    table = tiny.USER, tiny.ITEM, tiny.RATING
+    times = jax.tree.map(lambda x: x[:-2], tiny.TIMES)
     fewer, _ = lay_out(
-        tiny.USER[:-2], tiny.ITEM[:-2], tiny.RATING[:-2], 5, 4, tiny.SIZES
+        *(column[:-2] for column in table), 5, 4, tiny.SIZES, times=times
     )
     sweeps((spec, on_device(fewer)), seed=0)
     assert gibbs_sweep._cache_size() == compiled
