@@ -4,15 +4,21 @@ Settings are chosen on ``random90_1`` and reported on other rows::
 
     python -m bench.accuracy --rows random90_1 --settings all --json-name settings
     python -m bench.accuracy --rows random90_0 --json-name accuracy_ml-100k_d10
+
+myFM and SMURFF are settings too, given the same rows, sweeps and burn-in (`PEERS`).
+Each setting is compared with the first one rating by rating: difference, standard error
+and the p-value of a paired t-test.
 """
 
 import argparse
 import sys
+import time
 
 import numpy as np
+from scipy import stats
 
 import im3f_jax as im3f
-from bench import machine, rows
+from bench import machine, peers, rows
 from im3f_jax import InputError, InverseGamma
 
 __all__ = ["SETTINGS", "main", "measure"]
@@ -132,6 +138,89 @@ SETTINGS = {
     "BPMF, Student's t": lambda d: im3f.BPMF(d, degrees_of_freedom=5.0),
 }
 REPORTED = ("BPMF", "M3F(2,1)", "IM3F")
+# setting -> system of bench.peers
+PEERS = {
+    "myFM, regression": "myfm",
+    "myFM, ordered probit": "myfm-probit",
+    "SMURFF, noise sampled": "smurff",
+}
+BINS = 10  # of predicted probabilities, in the calibration
+
+
+def calibration_error(proba, held):
+    """Give how far predicted probabilities of levels are from frequencies.
+
+    Of all pairs of a rating and a level, sorted into `BINS` by their probability: the
+    mean over bins, weighted by their size, of |mean probability - frequency|.
+
+    Parameters
+    ----------
+    proba : ndarray, shape (n, L)
+        Probabilities of the levels.
+    held : ndarray, shape (n,)
+        Which level each rating has, int.
+    """
+    hit = np.arange(proba.shape[1]) == held[:, None]
+    place = np.minimum((proba * BINS).astype(int), BINS - 1).ravel()
+    gaps = np.bincount(place, (proba - hit).ravel(), BINS)
+    return float(np.abs(gaps).sum() / hit.size)
+
+
+def measure_peer(name, split, dim, warmup, samples, seed):
+    """Run a peer and score it as ours are scored.
+
+    Returns
+    -------
+    tuple
+        The dict of figures, and what is paired with other settings, rating by rating:
+        squared errors of clipped predictions and log probabilities, (n,), or None.
+    """
+    system = PEERS[name]
+    run = {"smurff": peers.run_smurff, "myfm": peers.run_myfm}[peers.PEERS[system][0]]
+    start = time.perf_counter()
+    prediction, speed, more = run(system, split, dim, warmup + samples, warmup, seed)
+    seconds = time.perf_counter() - start
+    rating, levels = split.test.rating, split.train.levels
+    clipped = np.clip(prediction, levels[0], levels[-1])
+    pointwise = {"rmse": (clipped - rating) ** 2, "log_score": None}
+    found = {
+        "rmse_clipped": peers.rmse(clipped, rating),
+        "rmse": peers.rmse(prediction, rating),
+        "mae_clipped": float(np.mean(np.abs(clipped - rating))),
+        "num_test": len(rating),
+        "num_cold": split.num_cold,
+        "settings": peers.PEERS[system][1],
+        "seconds": {"run": seconds},
+        "seconds_a_sweep": speed,
+        "warmup": warmup,
+        "samples": samples,
+        "seed": seed,
+    }
+    if "proba" in more:
+        held = np.searchsorted(levels, rating)
+        probability = more["proba"][np.arange(len(held)), held]
+        pointwise["log_score"] = np.log(np.maximum(probability, np.finfo(float).tiny))
+        found["log_probability"] = float(pointwise["log_score"].mean())
+        found["calibration_error"] = calibration_error(more["proba"], held)
+    return found, pointwise
+
+
+def paired(this, other):
+    """Compare two settings rating by rating: differences, their errors and p-values."""
+    found = {}
+    for score, mine in this.items():
+        theirs = other[score]
+        if mine is None or theirs is None:
+            continue
+        gap = mine - theirs
+        if score == "rmse":  # of the root of a mean, half way between both
+            gap = gap / (np.sqrt(mine.mean()) + np.sqrt(theirs.mean()))
+        found |= {
+            f"{score}_difference": float(gap.mean()),
+            f"{score}_se": float(gap.std(ddof=1) / np.sqrt(len(gap))),
+            f"{score}_p": float(stats.ttest_1samp(gap, 0).pvalue),
+        }
+    return found
 
 
 def measure(model, split, warmup, samples, seed=0, thinning=1):
@@ -141,8 +230,8 @@ def measure(model, split, warmup, samples, seed=0, thinning=1):
     -------
     tuple
         A dict of RMSE clipped to the training scale and unclipped, log probability of
-        the held-out star (nats a rating), rating variance, topics and seconds; and the
-        posterior.
+        the held-out star (nats a rating), calibration, rating variance, topics and
+        seconds; and what is paired with other settings, as in `measure_peer`.
     """
     posterior = model.fit(
         split.train,
@@ -154,13 +243,14 @@ def measure(model, split, warmup, samples, seed=0, thinning=1):
         progress=False,
         track_train=False,
     )
-    clipped = posterior.evaluate(split.test, clip="train")
+    clipped = posterior.evaluate(split.test, clip="train", pointwise=True)
     plain = posterior.evaluate(split.test, log_score=False)
     found = {
         "rmse_clipped": clipped["rmse"],
         "rmse": plain["rmse"],
         "mae_clipped": clipped["mae"],
         "log_probability": clipped["log_score"],
+        "calibration_error": _calibration(posterior, split.test),
         "dropped_weight": clipped["dropped_weight"],
         "num_test": clipped["num_ratings"],
         "num_cold": clipped["num_cold"],
@@ -190,7 +280,18 @@ def measure(model, split, warmup, samples, seed=0, thinning=1):
         "thinning": thinning,
         "seed": seed,
     }
-    return found, posterior
+    return found, {
+        "rmse": clipped["squared_errors"],
+        "log_score": clipped.get("log_scores"),
+    }
+
+
+def _calibration(posterior, test):
+    timed = posterior.time_scale is not None
+    proba = posterior.predict_proba(
+        test.user_ids, test.item_ids, times=test.timestamp if timed else None
+    )
+    return calibration_error(proba, np.searchsorted(posterior.levels, test.rating))
 
 
 def main(argv=None):
@@ -214,45 +315,36 @@ def main(argv=None):
     started = machine.describe()
     try:
         split = rows.load_rows(arguments.data, arguments.rows)
-        missing = [name for name in names if name not in SETTINGS]
+        known = [*SETTINGS, *PEERS]
+        missing = [name for name in names if name not in known]
         if missing:
-            raise InputError(f"no settings {missing}; there are {list(SETTINGS)}")
+            raise InputError(f"no settings {missing}; there are {known}")
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
     results, first = {}, None
     for name in names:
-        model = SETTINGS[name](arguments.latent_dim)
-        found, posterior = measure(
-            model,
-            split,
-            arguments.warmup,
-            arguments.samples,
-            arguments.seed,
-            arguments.thinning,
-        )
-        # Paired with the first setting, rating by rating.
-        first = first or (name, posterior)
-        if posterior is not first[1] and model.estimate == "posterior":
-            both = {first[0]: first[1], name: posterior}
-            paired = im3f.compare(both, split.test, clip="train").loc[name]
-            found["against"] = first[0]
-            found |= {
-                f"{score}_{what}": float(paired[f"{score}_{what}"])
-                for score in ("rmse", "log_score")
-                for what in ("difference", "se", "p")
-            }
+        lengths = arguments.warmup, arguments.samples, arguments.seed
+        dim = arguments.latent_dim
+        if name in PEERS:
+            found, pointwise = measure_peer(name, split, dim, *lengths)
+        else:
+            model = SETTINGS[name](dim)
+            found, pointwise = measure(model, split, *lengths, arguments.thinning)
+        first = first or (name, pointwise)
+        if name != first[0]:
+            found |= {"against": first[0]} | paired(pointwise, first[1])
         results[name] = found
-        print(
-            f"{name:50s} RMSE {found['rmse_clipped']:.4f} clipped, "
-            f"{found['rmse']:.4f}; log probability {found['log_probability']:.4f}; "
-            f"variance {found['rating_variance']:.3f}; topics "
-            f"{found['num_user_topics']:.1f}/{found['num_item_topics']:.1f}, effective "
-            f"{found['effective_user_topics']:.2f}/"
-            f"{found['effective_item_topics']:.2f}; "
-            f"{found['seconds']['run']:.0f} s",
-            flush=True,
-        )
+        shown = f"{name:50s} RMSE {found['rmse_clipped']:.4f} clipped"
+        if "log_probability" in found:
+            shown += f"; log probability {found['log_probability']:.4f}"
+        if found.get("num_user_topics") or found.get("num_item_topics"):
+            shown += "; topics " + "/".join(
+                f"{found[f'num_{side}_topics']:.1f} "
+                f"({found[f'effective_{side}_topics']:.2f})"
+                for side in ("user", "item")
+            )
+        print(f"{shown}; {found['seconds']['run']:.0f} s", flush=True)
         machine.write_result(
             arguments.json_name,
             {

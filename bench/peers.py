@@ -185,6 +185,15 @@ def run_smurff(name, split, latent_dim, sweeps, burn_in, seed):
     return prediction, seconds_a_sweep(marks), {"memory": memory}
 
 
+def level_probabilities(mean, precision, levels):
+    """Give a Gaussian's probability between the midpoints of levels, (n, L)."""
+    from scipy.special import ndtr
+
+    between = 0.5 * (levels[1:] + levels[:-1])
+    upto = ndtr((between - mean[:, None]) * np.sqrt(precision))
+    return np.diff(upto, axis=1, prepend=0, append=1)
+
+
 def run_myfm(name, split, latent_dim, sweeps, burn_in, seed):
     """Run myFM on one-hot users and items, each a group with its own prior."""
     import myfm
@@ -205,15 +214,20 @@ def run_myfm(name, split, latent_dim, sweeps, burn_in, seed):
         target = np.searchsorted(levels, target)
     kind = myfm.MyFMOrderedProbit if probit else myfm.MyFMGibbsRegressor
     total, marks, last = np.zeros(len(split.test)), [], [time.perf_counter()]
+    proba = np.zeros((len(split.test), len(levels)))
 
     def note(sweep, machine, hyper, history):
         # sweep counts from 0. What a callback does is not part of the next sweep.
         marks.append((sweep + 1, last[0], time.perf_counter()))
         if sweep >= burn_in:
             if probit:
-                total[:] += machine.oprobit_predict_proba(test, [], 0) @ levels
+                each = machine.oprobit_predict_proba(test, [], 0)
+                total[:] += each @ levels
             else:
-                total[:] += machine.predict_score(test, [])
+                mean = machine.predict_score(test, [])
+                total[:] += mean
+                each = level_probabilities(mean, hyper.alpha, levels)
+            proba[:] += each
         last[0] = time.perf_counter()
         return False, None
 
@@ -226,7 +240,8 @@ def run_myfm(name, split, latent_dim, sweeps, burn_in, seed):
             group_shapes=[num_users, num_items],
             callback=note,
         )
-    return total / (sweeps - burn_in), seconds_a_sweep(marks), {}
+    kept = sweeps - burn_in
+    return total / kept, seconds_a_sweep(marks), {"proba": proba / kept}
 
 
 # --- one measurement, in a process of its own --------------------------------------
@@ -259,6 +274,7 @@ def measure(system, data, rows, latent_dim, sweeps, burn_in, seed):
     prediction, speed, more = run(system, split, latent_dim, sweeps, burn_in, seed)
     total = time.perf_counter() - start
     memory = more.pop("memory", None) or peak_memory()
+    more.pop("proba", None)
     rating = split.train.rating
     return {
         "prediction": prediction,

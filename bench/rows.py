@@ -1,7 +1,9 @@
-"""MovieLens ratings, split at the row sets that every figure of ours uses.
+"""Real ratings, split at the row sets that every figure of ours uses.
 
-The row sets are in ``test_rows.npz`` beside the ratings, in a folder named after the
-data set inside ``IM3F_DATA_DIR``: 0-based positions in the order of the ratings' file.
+The row sets of ML-100K and ML-1M are in ``test_rows.npz`` beside the ratings, in a
+folder named after the data set inside ``IM3F_DATA_DIR``: 0-based positions in the order
+of the ratings' file. ML-1M has a published split too, and the other data sets are split
+here by a seed.
 """
 
 import os
@@ -12,16 +14,19 @@ import numpy as np
 
 from im3f_jax.data.movielens import load_ratings
 from im3f_jax.data.ratings import Ratings
-from im3f_jax.data.splits import split_by_rows
+from im3f_jax.data.splits import leave_one_out, random_split, split_by_rows
 from im3f_jax.errors import InputError
 
 __all__ = ["FILES", "Split", "data_folder", "load_rows"]
 
 # data set -> its ratings' file, and (ratings, users, items) as a check of the reader
 FILES = {
-    "ml-100k": ("u.data", (100_000, 943, 1682)),
-    "ml-1m": ("ratings.npz", (1_000_209, 6040, 3706)),
+    "ml-100k": ("ml-100k/u.data", (100_000, 943, 1682)),
+    "ml-1m": ("ml-1m/ratings.npz", (1_000_209, 6040, 3706)),
+    "ml-latest-small": ("ml-latest-small/ratings.csv", (100_836, 610, 9724)),
+    "dblp-ml-dm": ("dblp/coauthor_ml_dm.npz", (165_548, None, None)),
 }
+MOST_PAPERS = 10  # of a pair of authors: the scale of the paper's experiment
 
 
 class Split(NamedTuple):
@@ -62,10 +67,13 @@ def load_rows(data, rows):
 
     Parameters
     ----------
-    data : {"ml-100k", "ml-1m"}
-        The data set.
+    data : str
+        The data set, of `FILES`. Co-authors with more than `MOST_PAPERS` joint papers
+        are left out.
     rows : str
-        The test rows: ``"random90_0"``, ``"random90_1"``, ``"loo_0"`` or ``"loo_1"``.
+        The test rows: ``"random90_0"``, ``"random90_1"``, ``"loo_0"`` or ``"loo_1"``;
+        ``"published"`` for the 100,209 probe ratings of ML-1M. Data sets without
+        ``test_rows.npz`` are split here, the number being the seed.
 
     Returns
     -------
@@ -81,20 +89,38 @@ def load_rows(data, rows):
     if data not in FILES:
         raise InputError(f"no data set {data!r}; there are {', '.join(FILES)}")
     file, expected = FILES[data]
-    folder = data_folder() / data
-    if not (folder / "test_rows.npz").exists():
-        raise InputError(f"IM3F_DATA_DIR has no {data}/test_rows.npz")
-    with np.load(folder / "test_rows.npz", allow_pickle=False) as row_sets:
-        if rows not in row_sets.files:
-            known = ", ".join(row_sets.files)
-            raise InputError(f"{data} has no row set {rows!r}; there are {known}")
-        test_rows = row_sets[rows]
-    ratings = load_ratings(folder / file)
+    path = data_folder() / file
+    if not path.exists():
+        raise InputError(f"IM3F_DATA_DIR has no {file}")
+    ratings = load_ratings(path)
     found = (len(ratings), ratings.num_users, ratings.num_items)
-    if found != expected:
+    if any(a not in (None, b) for a, b in zip(expected, found, strict=True)):
         raise InputError(
             f"{data} should have (ratings, users, items) = {expected}, not {found}"
         )
-    train, test = split_by_rows(ratings, test_rows)
+    train, test = _split(ratings, data, path, rows)
     cold = ~np.isin(test.user, train.user) | ~np.isin(test.item, train.item)
     return Split(train, test, int(cold.sum()))
+
+
+def _split(ratings, data, path, rows):
+    if rows == "published" and data == "ml-1m":
+        with np.load(path, allow_pickle=False) as arrays:
+            return split_by_rows(ratings, np.flatnonzero(arrays["split"] == 1))
+    sets = path.parent / "test_rows.npz"
+    if sets.exists():
+        with np.load(sets, allow_pickle=False) as row_sets:
+            if rows not in row_sets.files:
+                known = ", ".join(row_sets.files)
+                raise InputError(f"{data} has no row set {rows!r}; there are {known}")
+            return split_by_rows(ratings, row_sets[rows])
+    if data.startswith("dblp"):
+        ratings = ratings.select(ratings.rating <= MOST_PAPERS)
+    kind, _, seed = rows.partition("_")
+    if kind not in ("random90", "loo") or not seed.isdecimal():
+        raise InputError(
+            f"{data} has no row set {rows!r}; there are random90_SEED and loo_SEED"
+        )
+    if kind == "loo":
+        return leave_one_out(ratings, seed=int(seed))
+    return random_split(ratings, test_fraction=0.1, seed=int(seed))

@@ -81,6 +81,44 @@ def accuracy(*names):
     return _grid(header, lines) + _source(result, name)
 
 
+def compared(*names):
+    """Ours and the peers' on the same rows, with paired differences."""
+    lines = []
+    for name in names:
+        result = _read(name)
+        where = f"{result['data']} {result['rows']}, D={result['latent_dim']}"
+        for model, found in result["results"].items():
+            line = [where, model]
+            for score, key in (
+                ("rmse", "rmse_clipped"),
+                ("log_score", "log_probability"),
+            ):
+                value = found.get(key)
+                gap = found.get(f"{score}_difference")
+                error = found.get(f"{score}_se")
+                line += [
+                    "-" if value is None else f"{value:.4f}",
+                    "-" if gap is None else f"{gap:+.4f} ± {error:.4f}",
+                ]
+            calibration = found.get("calibration_error")
+            line += [
+                "-" if calibration is None else f"{calibration:.4f}",
+                f"{found['seconds']['run']:.0f}",
+            ]
+            lines.append(line)
+    header = [
+        "rows",
+        "model",
+        "RMSE, clipped",
+        "less the first's",
+        "log probability, nats",
+        "less the first's",
+        "calibration error",
+        "seconds, sampling",
+    ]
+    return _grid(header, lines) + "".join(_source(_read(name), name) for name in names)
+
+
 def peers(*names):
     """Milliseconds a sweep and error, ours and the peers' in one run.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import machine, peers, rows
+from bench import accuracy, machine, peers, rows
 from im3f_jax.errors import InputError
 
 
@@ -139,6 +139,40 @@ def test_ours_is_held_against_each_peer_and_a_failure_stops_nobody(
     assert [row["error"] for row in record["failed"]] == ["RuntimeError"]
 
 
+def test_calibration_is_0_where_frequencies_are_the_probabilities():
+    proba = np.repeat([[0.25, 0.75], [0.95, 0.05]], [8, 20], axis=0)
+    held = np.repeat([0, 1, 0, 1], [2, 6, 19, 1])
+    assert accuracy.calibration_error(proba, held) == pytest.approx(0, abs=1e-12)
+    # Of 28 pairs of a level each, the two of 8 are wrong by a half.
+    held[:8] = 1 - held[:8]
+    assert accuracy.calibration_error(proba, held) == pytest.approx(0.5 * 8 / 28)
+
+
+def test_paired_differences_by_hand():
+    rng = np.random.default_rng(0)
+    mine, theirs = rng.uniform(0.5, 1.5, size=(2, 400)) ** 2
+    found = accuracy.paired(
+        {"rmse": mine, "log_score": -mine}, {"rmse": theirs, "log_score": None}
+    )
+    gap = np.sqrt(mine.mean()) - np.sqrt(theirs.mean())
+    assert found["rmse_difference"] == pytest.approx(gap)
+    assert found.keys() == {"rmse_difference", "rmse_se", "rmse_p"}
+    again = accuracy.paired(
+        {"rmse": mine, "log_score": -mine},
+        {"rmse": mine + 0.1 * theirs, "log_score": -theirs},
+    )
+    assert again["rmse_p"] < 1e-10
+    assert again["log_score_difference"] == pytest.approx((theirs - mine).mean())
+
+
+def test_level_probabilities_of_a_gaussian():
+    levels = np.array([1.0, 2.0, 4.0])
+    found = peers.level_probabilities(np.array([1.5, 9.0]), 4.0, levels)
+    np.testing.assert_allclose(found.sum(1), 1)
+    assert found[0, 0] == pytest.approx(0.5)  # half below the midpoint 1.5
+    assert found[1, 2] == pytest.approx(1)
+
+
 def test_a_missing_folder_is_a_clear_sentence(monkeypatch):
     monkeypatch.delenv("IM3F_DATA_DIR", raising=False)
     with pytest.raises(InputError, match="set IM3F_DATA_DIR"):
@@ -163,6 +197,33 @@ def test_rows_have_the_known_counts(
     assert split.train.num_users == split.test.num_users
     if num_cold is not None:
         assert split.num_cold == num_cold
+
+
+def test_rows_of_data_without_row_sets_follow_the_seed(data_dir):
+    if not (data_dir / "ml-latest-small").is_dir():
+        pytest.skip("IM3F_DATA_DIR has no ml-latest-small")
+    first, again, other = (
+        rows.load_rows("ml-latest-small", name)
+        for name in ("random90_0", "random90_0", "random90_1")
+    )
+    assert len(first.test) == 10_084
+    np.testing.assert_array_equal(first.test.user, again.test.user)
+    assert not np.array_equal(first.test.user, other.test.user)
+    assert first.train.timestamp is not None
+    left_out = rows.load_rows("ml-latest-small", "loo_0").test
+    assert len(left_out) == len(np.unique(left_out.user)) == 610
+    with pytest.raises(InputError, match="random90_SEED"):
+        rows.load_rows("ml-latest-small", "published")
+
+
+def test_rows_of_other_sources(data_dir):
+    if (data_dir / "ml-1m").is_dir():
+        split = rows.load_rows("ml-1m", "published")
+        assert (len(split.train), len(split.test)) == (900_000, 100_209)
+    if (data_dir / "dblp").is_dir():
+        split = rows.load_rows("dblp-ml-dm", "random90_0")
+        assert split.train.rating.max() == rows.MOST_PAPERS
+        assert len(split.train) + len(split.test) == 164_914
 
 
 def test_an_unknown_data_set_or_row_set_is_named(data_dir):

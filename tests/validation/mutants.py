@@ -655,7 +655,6 @@ FRANCHISE = [
         *_tables,
         args=_without("topic_mean_variance"),
         member="CRF conditional",
-        faint=True,
     ),
     Mutant(
         "franchise",
@@ -663,7 +662,6 @@ FRANCHISE = [
         *_tables,
         args=_without("bias_variance"),
         member="CRF conditional",
-        faint=True,
     ),
     Mutant(
         "franchise",
@@ -671,7 +669,6 @@ FRANCHISE = [
         *_tables,
         args=_arg(4, _one_table_more),
         member="CRF conditional",
-        faint=True,
     ),
     Mutant(
         "franchise",
@@ -686,7 +683,6 @@ FRANCHISE = [
         *_dish,
         args=_without("topic_mean_variance"),
         member="CRF conditional",
-        faint=True,
     ),
     Mutant(
         "franchise",
