@@ -31,7 +31,7 @@ SIZES = {
     "user_topic_concentration": 0.4,
     "item_topic_concentration": 0.4,
 }
-SWEEPS = {"num_warmup": 200, "num_samples": 300}
+SWEEPS = {"num_warmup": 150, "num_samples": 200}
 QUICK_SIZES = {**SIZES, "num_users": 150, "num_items": 100, "num_ratings": 5_000}
 QUICK_SWEEPS = {"num_warmup": 20, "num_samples": 20}
 LONGER_WARMUP = 3
