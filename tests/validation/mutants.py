@@ -69,6 +69,9 @@ class Mutant(NamedTuple):
     member: str = "iM3F both"  # the first of the members that has this block
     left_out: bool = False  # only a chain that starts elsewhere can tell
     faint: bool = False  # takes more chains to tell
+    # A step that is skipped beside it, which else puts right what the mistake did:
+    # module, function, and the argument that it leaves as it is.
+    skipped: tuple | None = None
 
 
 def _arg(index, wrong):
@@ -647,6 +650,7 @@ def _one_table_more(dishes, call):
 
 _tables = (crf, "conditional_tables")
 _dish = (crf, "conditional_dish")
+_dish_step = (crf, "_dish_step", 4)
 
 FRANCHISE = [
     Mutant(
@@ -654,21 +658,24 @@ FRANCHISE = [
         "tables: new dish without tau^2",
         *_tables,
         args=_without("topic_mean_variance"),
-        member="CRF conditional",
+        member="CRF apart",
+        skipped=_dish_step,
     ),
     Mutant(
         "franchise",
         "tables: new dish without sigma_0^2",
         *_tables,
         args=_without("bias_variance"),
-        member="CRF conditional",
+        member="CRF apart",
+        skipped=_dish_step,
     ),
     Mutant(
         "franchise",
         "tables: one table too many a dish",
         *_tables,
         args=_arg(4, _one_table_more),
-        member="CRF conditional",
+        member="CRF apart",
+        skipped=_dish_step,
     ),
     Mutant(
         "franchise",
@@ -682,7 +689,7 @@ FRANCHISE = [
         "dishes: new dish without tau^2",
         *_dish,
         args=_without("topic_mean_variance"),
-        member="CRF conditional",
+        member="CRF apart",
     ),
     Mutant(
         "franchise",
@@ -1255,6 +1262,15 @@ def _patch(member, active, state):
     for number, mutant in enumerate(MUTANTS, start=1):
         if mutant.member == member:
             places[mutant.module, mutant.function].append((number, mutant))
+            if mutant.skipped:
+                module, function, index = mutant.skipped
+                skip = Mutant(
+                    *mutant[:2],
+                    module,
+                    function,
+                    result=lambda value, c, index=index: c.args[index],
+                )
+                places[module, function].append((number, skip))
     stack = contextlib.ExitStack()
     for (module, name), mutants in places.items():
         right = getattr(module, name)

@@ -28,7 +28,7 @@ def _checks(name, short):
 
     sizes = checks.SHORT if short else checks.sizes_of(name)
     rows = []
-    for test in checks.TESTS:
+    for test in checks.tests_of(name):
         outcome = checks.run_test(test, name, sizes)
         rows.append(
             {
@@ -54,7 +54,7 @@ def _mutants(name, short):
         mutant = mutants.MUTANTS[number - 1] if number else None
         tests = ["own start" if mutant and mutant.left_out else "geweke"]
         if mutant is None:
-            tests = ["geweke", "own start"]
+            tests = checks.tests_of(name)[:2]
         for test in tests:
             sizes = checks.FAINT if mutant and mutant.faint else checks.MUTANT
             sizes = sizes._replace(own_steps=steps)
