@@ -659,6 +659,7 @@ FRANCHISE = [
         *_tables,
         args=_without("topic_mean_variance"),
         member="CRF apart",
+        faint=True,
         skipped=_dish_step,
     ),
     Mutant(
@@ -667,6 +668,7 @@ FRANCHISE = [
         *_tables,
         args=_without("bias_variance"),
         member="CRF apart",
+        faint=True,
         skipped=_dish_step,
     ),
     Mutant(
@@ -690,6 +692,7 @@ FRANCHISE = [
         *_dish,
         args=_without("topic_mean_variance"),
         member="CRF apart",
+        faint=True,
     ),
     Mutant(
         "franchise",
