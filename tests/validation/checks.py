@@ -64,7 +64,7 @@ class Sizes(NamedTuple):
 
 SHORT = Sizes(8_000, 4_000, 5, 500, 50, 500, 50, 10)
 MUTANT = SHORT._replace(chains=2_000)
-FAINT = SHORT._replace(chains=12_000, steps=10)
+FAINT = SHORT._replace(chains=20_000, steps=10)
 LONG = Sizes(30_000, 10_000, 10, 1_000, 150, 500, 150, 15, quick=False)
 # The franchise sits down one after another: a sweep of many chains waits for the last.
 FRANCHISE = Sizes(8_000, 4_000, 5, 1_000, 50, 500, 50, 8, quick=False)

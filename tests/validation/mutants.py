@@ -664,15 +664,6 @@ FRANCHISE = [
     ),
     Mutant(
         "franchise",
-        "tables: new dish without sigma_0^2",
-        *_tables,
-        args=_without("bias_variance"),
-        member="CRF apart",
-        faint=True,
-        skipped=_dish_step,
-    ),
-    Mutant(
-        "franchise",
         "tables: one table too many a dish",
         *_tables,
         args=_arg(4, _one_table_more),
@@ -911,6 +902,7 @@ NOISE = [
         noise,
         "_accept",
         result=lambda value, c: jnp.full_like(value, True),
+        faint=True,
     ),
     _noise(
         "shape: the proposal's density left out of the ratio",
