@@ -15,11 +15,11 @@ import sys
 import time
 
 import numpy as np
-from scipy import stats
 
 import im3f_jax as im3f
 from bench import machine, peers, rows
 from im3f_jax import InputError, InverseGamma
+from im3f_jax.posterior.compare import paired_test
 
 __all__ = ["SETTINGS", "main", "measure"]
 
@@ -215,11 +215,7 @@ def paired(this, other):
         gap = mine - theirs
         if score == "rmse":  # of the root of a mean, half way between both
             gap = gap / (np.sqrt(mine.mean()) + np.sqrt(theirs.mean()))
-        found |= {
-            f"{score}_difference": float(gap.mean()),
-            f"{score}_se": float(gap.std(ddof=1) / np.sqrt(len(gap))),
-            f"{score}_p": float(stats.ttest_1samp(gap, 0).pvalue),
-        }
+        found |= paired_test(score, gap)
     return found
 
 

@@ -639,17 +639,20 @@ def _read_times(frame, path: str) -> np.ndarray | None:
     """Read the times of the pairs, where the file has such a column."""
     import pandas as pd
 
-    found = [name for name in frame if _letters(name) == "timestamp"]
-    if not found:
+    from im3f_jax.data.movielens import time_column
+
+    place = time_column(list(frame))
+    if place is None:
         print(
             f"im3f: {path} has no column timestamp: what depends on time is left out",
             file=sys.stderr,
         )
         return None
-    times = pd.to_numeric(frame[found[0]], errors="coerce").to_numpy(np.float64)
+    column = frame.iloc[:, place]
+    times = pd.to_numeric(column, errors="coerce").to_numpy(np.float64)
     bad = np.flatnonzero(~np.isfinite(times))
     if len(bad):
-        text = frame[found[0]].iloc[bad[0]]
+        text = column.iloc[bad[0]]
         raise InputError(
             f"{path}: the timestamp {text!r} in row {bad[0]} (from 0) is no number"
         )

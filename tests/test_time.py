@@ -219,6 +219,11 @@ def test_predict_reads_a_column_of_times(tmp_path, capsys):
     code, got, said = predict(tmp_path, capsys, pairs)
     assert (code, said) == (0, "")
     np.testing.assert_allclose(got["prediction"], found.test_predictions, rtol=1e-5)
+    # Under the other name, by which `load_ratings` finds it too.
+    code, again, _ = predict(
+        tmp_path, capsys, pairs.rename(columns={"timestamp": "Time"})
+    )
+    np.testing.assert_array_equal(again["prediction"], got["prediction"])
     # Without that column the time is left out, and said to be.
     code, got, said = predict(tmp_path, capsys, pairs[["user", "item"]])
     assert code == 0 and "no column timestamp" in said

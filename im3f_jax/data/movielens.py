@@ -2,12 +2,13 @@
 
 import csv
 import gzip
+import logging
 import os
 import re
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -19,10 +20,12 @@ from typing import BinaryIO
 import numpy as np
 import pandas as pd
 
-from im3f_jax.data.ratings import Ratings
+from im3f_jax.data.ratings import Ratings, timestamp_array
 from im3f_jax.errors import InputError
 
-__all__ = ["load_ratings"]
+__all__ = ["load_ratings", "time_column"]
+
+_log = logging.getLogger(__name__)
 
 _RATING_FILES = ("u.data", "ratings.dat", "ratings.csv", "ratings.npz")
 _HEADERS = (
@@ -30,7 +33,7 @@ _HEADERS = (
     {"item", "itemid", "movie", "movieid"},
     {"rating"},
 )
-_TIME_HEADERS = {"timestamp", "time"}
+_TIME_HEADERS = ("timestamp", "time")  # the first of them that is there
 _HEAD_BYTES = 1 << 16  # enough to hold the first line of a table
 _UNREADABLE = (
     InputError,
@@ -63,8 +66,8 @@ def load_ratings(path: str | PathLike, *, duplicates: str = "error") -> Ratings:
     Ratings
         In the order of the file. Ids are int64 where the whole column is plain
         integers, else the text of the file as it stands ("007" is not 7). Timestamps
-        are those of the column "timestamp" (without a header the fourth), where every
-        row has a number there; else there are none.
+        are those of the column "timestamp", else "time" (without a header the fourth),
+        where every row has a number there; else there are none, and the log says why.
 
     Raises
     ------
@@ -163,12 +166,15 @@ def _read_npz(file: BinaryIO, duplicates: str) -> Ratings:
             f"has no array {', '.join(sorted(missing))}; its arrays are "
             f"{', '.join(arrays)}"
         )
+    times = arrays.get("timestamp")
+    if times is not None:
+        try:
+            timestamp_array(times, "timestamp")
+        except InputError as error:
+            _log.info("The timestamps are left out: %s", error)
+            times = None
     return Ratings.from_arrays(
-        arrays["user"],
-        arrays["item"],
-        arrays["rating"],
-        duplicates,
-        timestamps=arrays.get("timestamp"),
+        arrays["user"], arrays["item"], arrays["rating"], duplicates, timestamps=times
     )
 
 
@@ -198,7 +204,7 @@ def _layout(head: bytes) -> _Layout:
             f"its first line has no three fields parted by tabs, '::' or commas: "
             f"{line[:80]!r}"
         )
-    words = [re.sub("[ _-]", "", field.lower()) for field in fields]
+    words = [*map(_letters, fields)]
     columns = [
         next((i for i, word in enumerate(words) if word in names), None)
         for names in _HEADERS
@@ -215,8 +221,19 @@ def _layout(head: bytes) -> _Layout:
     width = max(len(fields), len(_split(next_line, separator)))
     time = 3 if len(fields) > 3 else None
     if has_header:
-        time = next((i for i, word in enumerate(words) if word in _TIME_HEADERS), None)
+        time = time_column(fields)
     return _Layout(separator, len(fields), width, columns, names, has_header, time)
+
+
+def time_column(names: Sequence) -> int | None:
+    """Find the column of the timestamps among those that a header names."""
+    words = [*map(_letters, names)]
+    found = [words.index(word) for word in _TIME_HEADERS if word in words]
+    return found[0] if found else None
+
+
+def _letters(name) -> str:
+    return re.sub("[ _-]", "", str(name).lower())
 
 
 def _split(line: str, separator: str) -> list[str]:
@@ -290,9 +307,20 @@ def _read_table(file: BinaryIO, layout: _Layout) -> list[np.ndarray | None]:
 
 
 def _times(column: pd.Series) -> np.ndarray | None:
-    """Timestamps of all rows as numbers, or None where a row has none."""
+    """Timestamps of all rows as numbers; None, said in the log, where a row has none.
+
+    Most who load ratings need no times: one that is missing is no error here.
+    """
     times = pd.to_numeric(column, errors="coerce").to_numpy()
-    return times if np.isfinite(times).all() else None
+    bad = np.flatnonzero(~np.isfinite(times))
+    if not len(bad):
+        return times
+    _log.info(
+        "The timestamps are left out: %d of %d are no numbers, first %r in row %d "
+        "(from 0)",
+        *(len(bad), len(times), str(column.iloc[bad[0]]), bad[0]),
+    )
+    return None
 
 
 def _integers(texts: list[str]) -> list[int | None]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
+from datetime import datetime
 from decimal import Decimal
 from functools import cached_property
 from numbers import Real
@@ -308,17 +309,25 @@ def timestamp_array(values: Iterable, label: str) -> np.ndarray:
     """
     if not hasattr(values, "__array__"):
         values = pd.Series(list(values))
-    if getattr(getattr(values, "dtype", None), "kind", "") == "M":
-        times = pd.DatetimeIndex(values)
+    if getattr(getattr(values, "dtype", None), "kind", "") != "M":
+        values = np.asarray(values)
+    dates = values.dtype.kind == "M" or (
+        values.dtype == object
+        and any(isinstance(x, datetime | np.datetime64) for x in values.flat)
+    )
+    if dates:
+        try:
+            times = pd.DatetimeIndex(pd.to_datetime(values, utc=True))
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{label}: no datetimes ({error})") from None
         missing = np.flatnonzero(times.isna())
         if len(missing):
             raise InputError(f"{label}: row {missing[0]} (from 0) is missing")
-        origin = pd.Timestamp(0, tz=times.tz)
+        origin = pd.Timestamp(0, tz="UTC")
         return ((times - origin) / pd.Timedelta(seconds=1)).to_numpy(np.float64)
-    array = np.asarray(values)
-    if array.ndim == 1 and array.dtype.kind in "iu" and array.dtype != np.uint64:
-        return array.astype(np.int64)
-    return _rating_array(array, label, "timestamp")
+    if values.ndim == 1 and values.dtype.kind in "iu" and values.dtype != np.uint64:
+        return values.astype(np.int64)
+    return _rating_array(values, label, "timestamp")
 
 
 def _rating_array(values: Iterable, label: str, what: str = "rating") -> np.ndarray:

@@ -37,7 +37,7 @@ class TimeScale:
         Mean time of each row's training ratings; the last row is that of users without
         any, NaN.
     scale : float
-        What `drift` is divided by.
+        What `drift` is divided by; infinite where all of it is 0.
     """
 
     edges: np.ndarray
@@ -74,7 +74,8 @@ class TimeScale:
         mean = np.bincount(user, since, minlength=num_users) / count
         scale = cls(edges, np.append(ordered[0] + mean, np.nan), 1.0)
         size = float(np.sqrt(np.mean(scale.drift(times, user) ** 2)))
-        return cls(scale.edges, scale.user_mean, size if size > 0 else 1.0)
+        # Where nobody's times differ, no rating tells of a drift: x is 0 everywhere.
+        return cls(scale.edges, scale.user_mean, size if size > 0 else np.inf)
 
     def bins(self, times: np.ndarray) -> np.ndarray:
         """Bin of each time, int32, the shape of `times`."""

@@ -175,7 +175,7 @@ def resample_column_precisions(
 
 
 def spread_increments(increments: Array) -> FactorPriorState:
-    """Give the prior of a side's rows: mean 0, precision diag(tau), shape (D, D)."""
+    """Start the prior of a side's rows: mean 0, precision diag(tau), shape (D, D)."""
     return FactorPriorState(
         mean=jnp.zeros_like(increments), precision=jnp.diag(jnp.cumprod(increments))
     )

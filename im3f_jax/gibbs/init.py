@@ -25,7 +25,7 @@ from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.scalars import start_value
 from im3f_jax.model.spec import ModelSpec
-from im3f_jax.model.time_effects import TimeBins, TimeDrift
+from im3f_jax.model.time_effects import NoTime, TimeBins
 from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet
 from im3f_jax.numerics.reductions import count_by_cell
 
@@ -142,7 +142,7 @@ def init_state(
         cut_points=start_response(spec.likelihood, data)[1],
         noise=_noise(spec, data),
         column_increments=increments,
-        time=_time(spec, data),
+        time=_time(jax.random.fold_in(key, 1), spec, data),
     )
 
 
@@ -159,18 +159,28 @@ def _noise(spec: ModelSpec, data: RatingLayout) -> NoiseState:
     return NoiseState(**fields)
 
 
-def _time(spec: ModelSpec, data: RatingLayout) -> TimeState:
-    """Start with nothing that depends on time, and variances at their prior's mode."""
+def _time(key: Array, spec: ModelSpec, data: RatingLayout) -> TimeState:
+    """Start with variances at their prior's mode, and effects drawn with them.
+
+    From effects of 0 the first variance drawn would be next to nothing, and with
+    thousands of effects it would take hundreds of sweeps to grow.
+    """
     dtype, fields = data.rating.dtype, {}
-    if isinstance(spec.item_time, TimeBins):
-        shape = data.item_rows, spec.item_time.num_bins
-        fields["item"] = jnp.zeros(shape, dtype)
-        variance = start_value(spec.item_time.variance)
-        fields["item_variance"] = jnp.asarray(variance, dtype)
-    if isinstance(spec.user_time, TimeDrift):
-        fields["user"] = jnp.zeros(data.user_rows, dtype)
-        variance = start_value(spec.user_time.variance)
-        fields["user_variance"] = jnp.asarray(variance, dtype)
+    bins = spec.item_time.num_bins if isinstance(spec.item_time, TimeBins) else 0
+    sides = (
+        ("item", spec.item_time, (data.item_rows, bins), data.num_items),
+        ("user", spec.user_time, (data.user_rows,), data.num_users),
+    )
+    for side_key, side in zip(jax.random.split(key), sides, strict=True):
+        name, prior, shape, number = side
+        if isinstance(prior, NoTime):
+            continue
+        variance = jnp.asarray(start_value(prior.variance), dtype)
+        effect = jnp.sqrt(variance) * jax.random.normal(side_key, shape, dtype)
+        rows = jnp.arange(shape[0], dtype=jnp.int32) < number
+        rows = rows.reshape(-1, *[1] * (len(shape) - 1))
+        fields[name] = jnp.where(rows, effect, 0)
+        fields[f"{name}_variance"] = variance
     return TimeState(**fields)
 
 

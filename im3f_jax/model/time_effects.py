@@ -142,7 +142,8 @@ def times_of(ratings: Ratings, what: str) -> np.ndarray:
         raise InputError(
             "This model depends on time (item_time_bins, user_drift_variance), but the "
             f"{what} ratings have no timestamps: give them to Ratings.from_dataframe, "
-            "to Ratings.from_arrays, or load a file with a timestamp in every row."
+            "to Ratings.from_arrays, or load a file whose column timestamp has a "
+            "number in every row."
         )
     return ratings.timestamp
 

@@ -11,7 +11,7 @@ from im3f_jax.errors import InputError
 from im3f_jax.numerics.special import student_cdf
 from im3f_jax.posterior.posterior import Clip, Posterior
 
-__all__ = ["compare"]
+__all__ = ["compare", "paired_test"]
 
 
 def compare(
@@ -73,18 +73,22 @@ def compare(
         # Of the root of a mean: its derivative, 1 / (2 rmse), half way between both.
         scale = max(one["rmse"] + first["rmse"], np.finfo(float).tiny)
         errors = one["squared_errors"] - first["squared_errors"]
-        row |= _paired("rmse", errors / scale)
+        row |= paired_test("rmse", errors / scale)
         absolute = np.sqrt(one["squared_errors"]) - np.sqrt(first["squared_errors"])
-        row |= _paired("mae", absolute)
+        row |= paired_test("mae", absolute)
         if "log_scores" in one and "log_scores" in first:
             row["log_score"] = one["log_score"]
-            row |= _paired("log_score", one["log_scores"] - first["log_scores"])
+            row |= paired_test("log_score", one["log_scores"] - first["log_scores"])
         rows.append(row)
     return pd.DataFrame(rows, index=pd.Index(found, name="model"))
 
 
-def _paired(name: str, differences: np.ndarray) -> dict[str, float]:
-    """Mean of paired differences, its standard error, and the p-value of none."""
+def paired_test(name: str, differences: np.ndarray) -> dict[str, float]:
+    """Test paired differences, shape (n,), against none, by Student's t.
+
+    Gives their mean as "{name}_difference", its standard error "{name}_se", and the
+    two-sided p-value "{name}_p", NaN where all differences are equal.
+    """
     count = len(differences)
     mean = float(np.mean(differences))
     error = float(np.std(differences, ddof=1) / math.sqrt(count)) if count > 1 else 0.0

@@ -267,8 +267,9 @@ class Posterior:
         users, items
             The caller's own ids, of one length n.
         times
-            Of the pairs, for a model that depends on time: in the unit of the training
-            ratings' timestamps, or datetimes, shape (n,). None leaves the time out:
+            Of the pairs, for a model that depends on time: numbers in the unit of the
+            training ratings' timestamps, shape (n,), or datetimes, which are read as
+            seconds since 1970, as training's must have been. None leaves the time out:
             the prior mean of its part, with no effect of a bin, and without drift, as
             at the user's mean time.
         clip

@@ -153,7 +153,8 @@ def prior_check(
     Raises
     ------
     InputError
-        For a spec without meaning, no ratings, or too few draws.
+        For a spec without meaning, no ratings, ratings without the timestamps that
+        the model reads, or too few draws.
 
     Examples
     --------

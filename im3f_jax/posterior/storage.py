@@ -28,7 +28,10 @@ from im3f_jax.posterior.posterior import Posterior
 __all__ = ["FORMAT_VERSION", "load", "save", "spec_from_json", "spec_to_json"]
 
 FORMAT = "im3f_jax posterior"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+# Version 1 knew of no time, and of no means of shrunk columns: they were 0.
+READABLE = (1, FORMAT_VERSION)
+NO_MEANS = 1e6  # mean precision, in units of the rows'
 
 _COMPONENTS = {
     kind.__name__: kind
@@ -129,13 +132,16 @@ def load(path: str | os.PathLike) -> Posterior:
         if header["format"] != FORMAT:
             raise ValueError(f"its format is {header['format']!r}")
         version = header["format_version"]
-        if version == FORMAT_VERSION:
+        if version in READABLE:
+            factors = header["spec"]["factor_prior"]
+            if version == 1 and factors["type"] == "MultiplicativeGamma":
+                factors["mean_precision"] = NO_MEANS
             return _restore(header, arrays)
     except unreadable as error:
         raise InputError(f"{path} is not a saved posterior ({error}).") from None
     raise InputError(
         f"{path} has format version {version}, but this version of im3f_jax reads "
-        f"version {FORMAT_VERSION}."
+        f"versions {' and '.join(map(str, READABLE))}."
     )
 
 

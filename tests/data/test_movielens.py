@@ -101,6 +101,10 @@ TIMES = {
         [1.5, 0],
     ),
     "another order": (b",time,rating,item,user\n0,9,3,7,5\n1,8,4,3952,1\n", [9, 8]),
+    "both names": (
+        b"user,item,time,rating,timestamp\n5,7,1,3,6\n1,3952,2,4,5\n",
+        [6, 5],
+    ),
     "no header": (b"5,7,3.0,-7,x\n1,3952,4.0,0,y\n", [-7, 0]),
     # No timestamps: none, words, one that is missing, another column.
     "three columns": (b"5\t7\t3\n1\t3952\t4", None),
@@ -112,8 +116,9 @@ TIMES = {
 
 
 @pytest.mark.parametrize(("content", "times"), TIMES.values(), ids=TIMES)
-def test_timestamps_are_read_where_every_row_has_one(content, times, load):
-    ratings = load(content)
+def test_timestamps_are_read_where_every_row_has_one(content, times, load, caplog):
+    with caplog.at_level("INFO", "im3f_jax"):
+        ratings = load(content)
     assert rows_of(ratings) == [(5, 7, 3.0), (1, 3952, 4.0)]
     if times is None:
         assert ratings.timestamp is None
@@ -121,14 +126,25 @@ def test_timestamps_are_read_where_every_row_has_one(content, times, load):
         assert ratings.timestamp.tolist() == times
         whole = all(isinstance(time, int) for time in times)
         assert ratings.timestamp.dtype == (np.int64 if whole else np.float64)
+        assert not caplog.text
 
 
-def test_timestamps_of_arrays(tmp_path):
+def test_timestamps_that_are_left_out_are_said_so(load, caplog):
+    with caplog.at_level("INFO", "im3f_jax"):
+        assert load(TIMES["words"][0]).timestamp is None
+    assert "2 of 2 are no numbers, first 'a' in row 0" in caplog.text
+
+
+def test_timestamps_of_arrays(tmp_path, caplog):
     arrays = {"user": [1, 2], "item": [3, 3], "rating": [4.0, 5.0]}
     np.savez(tmp_path / "ratings.npz", **arrays, timestamp=[7, 6])
     assert load_ratings(tmp_path / "ratings.npz").timestamp.tolist() == [7, 6]
     np.savez(tmp_path / "ratings.npz", **arrays)
     assert load_ratings(tmp_path / "ratings.npz").timestamp is None
+    np.savez(tmp_path / "ratings.npz", **arrays, timestamp=[7, np.nan])
+    with caplog.at_level("INFO", "im3f_jax"):
+        assert load_ratings(tmp_path / "ratings.npz").timestamp is None
+    assert "timestamps are left out" in caplog.text and "row 1" in caplog.text
 
 
 def test_ids_of_text_stand_as_in_the_file(load):

@@ -4,11 +4,16 @@ Items (a cell a bin, covariate 1) and users (one cell, covariate x_n) share one 
 the exact checks look at both, with ratings of unequal precision.
 """
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 from scipy import stats
 
+from im3f_jax.data.layout import lay_out
+from im3f_jax.data.times import TimeScale
+from im3f_jax.gibbs.init import init_state
 from im3f_jax.gibbs.time_effects import (
     EffectStatistics,
     conditional_effect_variance,
@@ -24,6 +29,27 @@ from tests.quick import quick_jit
 SPEC = tiny.timed(tiny.noisy(tiny.make_spec("none", "none")))
 conditional = quick_jit(conditional_effects)
 of_variance = quick_jit(conditional_effect_variance)
+
+
+def test_chains_start_with_effects_of_the_size_of_their_variance():
+    # From 0 the first variance drawn would be 1e-4, and would grow for long.
+    rng = np.random.default_rng(0)
+    user, item = rng.integers(300, size=(2, 6000))
+    user[:300] = item[:300] = np.arange(300)
+    given = user, item, rng.normal(3, 1, 6000), 300, 300
+    scale = TimeScale.of(rng.uniform(size=6000), user, 300, 5)
+    layout, _ = lay_out(*given, times=scale.columns(rng.uniform(size=6000), user))
+    spec = tiny.timed(tiny.make_spec("none", "none"))
+    bins = dataclasses.replace(spec.item_time, num_bins=5)
+    spec = dataclasses.replace(spec, item_time=bins)
+    time = quick_jit(init_state.__wrapped__)(jax.random.key(0), spec, layout).time
+    for effect, variance in (
+        (time.item, time.item_variance),
+        (time.user, time.user_variance),
+    ):
+        effect = np.asarray(effect, float)
+        assert np.mean(effect[:300] ** 2) == pytest.approx(float(variance), rel=0.3)
+        assert not np.any(effect[300:])
 
 
 def table(state, name):

@@ -173,7 +173,7 @@ def change_header(path, **changes):
     np.savez(path, **arrays | {"header": np.array(json.dumps(header))})
 
 
-@pytest.mark.parametrize("version", [0, 2, 99, "1.0"])
+@pytest.mark.parametrize("version", [0, 3, 99, "1.0"])
 def test_another_version_is_refused_by_both_numbers(version, tmp_path):
     path = tmp_path / "fit.npz"
     fits.posterior("BPMF").save(path)
@@ -181,8 +181,22 @@ def test_another_version_is_refused_by_both_numbers(version, tmp_path):
     with pytest.raises(im3f.InputError) as refused:
         im3f.load(path)
     assert f"version {version}" in str(refused.value)
-    assert f"reads version {FORMAT_VERSION}" in str(refused.value)
+    assert f"reads versions 1 and {FORMAT_VERSION}" in str(refused.value)
     assert str(path) in str(refused.value)
+
+
+def test_shrunk_columns_of_version_1_had_no_means(tmp_path):
+    fitted = fits.posterior("BPMF")
+    prior = im3f.MultiplicativeGamma(3.0, 3.0, 0.4)
+    spec = dataclasses.replace(fitted.spec, factor_prior=prior)
+    path = tmp_path / "fit.npz"
+    dataclasses.replace(fitted, spec=spec).save(path)
+    assert im3f.load(path).spec == spec
+    old = spec_to_json(spec)
+    del old["factor_prior"]["mean_precision"]
+    change_header(path, format_version=1, spec=old)
+    found = im3f.load(path).spec.factor_prior
+    assert found.mean_precision == 1e6 and found.rate == 0.4
 
 
 def foreign_files(folder):
