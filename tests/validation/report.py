@@ -1,11 +1,19 @@
-"""Run the validation, in processes of its own, and print one table."""
+"""Run the validation, in processes of its own, and print one table.
+
+Each unit of work has a process to itself: compiled programs take memory mappings, of
+which Linux allows a process 65,530. With ``--resume FOLDER`` the folder keeps what each
+unit found, and a run of the very same sources goes on where the last one ended.
+"""
 
 import argparse
+import hashlib
+import json
 import multiprocessing
-import resource
 import sys
 import time
+import traceback
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
 
 from bench.machine import describe, num_cores, write_result
 from tests.validation.figure import draw_truncation
@@ -15,12 +23,28 @@ from tests.validation.figure import draw_truncation
 FAILURE = 1e-4
 
 
-def run_unit(unit):
+def run_unit(unit, folder):
     """Run one unit of work in a process; rows of the table, or what else it found."""
     kind, name, short = unit
-    start = time.perf_counter()
+    path = folder and folder / f"{kind}, {name}, {short}.json"
+    if path and path.exists():
+        found, seconds, cpu = json.loads(path.read_text())
+        return unit, found, seconds, cpu
+    start, begin = time.perf_counter(), time.process_time()
     found = _UNITS[kind](name, short)
-    return unit, found, time.perf_counter() - start
+    seconds, cpu = time.perf_counter() - start, time.process_time() - begin
+    if path:
+        path.write_text(json.dumps([found, seconds, cpu]))
+    return unit, found, seconds, cpu
+
+
+def sources():
+    """Give a digest of the sampler and its tests."""
+    root, digest = Path(__file__).parents[2], hashlib.sha256()
+    for folder in ("im3f_jax", "tests/validation"):
+        for path in sorted((root / folder).rglob("*.py")):
+            digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _checks(name, short):
@@ -119,7 +143,7 @@ def judge(done):
     rows = []
     tested = [
         row
-        for (kind, _, _), found, _ in done
+        for (kind, _, _), found, *_ in done
         for row in (found if kind in ("checks", "mutants") else [])
     ]
     count = sum(len(row["p_values"]) for row in tested if not row.get("mutant"))
@@ -142,7 +166,7 @@ def judge(done):
                 "verdict": verdict or ("REJECTED" if rejected else "passed"),
             }
         )
-    for (kind, name, _), found, _ in done:
+    for (kind, name, _), found, *_ in done:
         if kind == "nuts":
             worst = max(found, key=lambda r: abs(r["z"]))
             most = stats.norm.isf(0.5 * FAILURE / len(found))
@@ -157,7 +181,7 @@ def judge(done):
                     "verdict": "passed" if abs(worst["z"]) < most else "REJECTED",
                 }
             )
-    compared = {name: f for (kind, name, _), f, _ in done if kind == "truncation"}
+    compared = {name: f for (kind, name, _), f, *_ in done if kind == "truncation"}
     differences = truncation.compare(compared, FAILURE) if compared else []
     for row in differences:
         far = row["largest"] > row["limit"]
@@ -198,6 +222,7 @@ def main():
     parser.add_argument("--members", default="", help="those only, semicolon-separated")
     parser.add_argument("--workers", type=int, default=min(2, num_cores()))
     parser.add_argument("--json-name", default=None, help="write bench/results/NAME")
+    parser.add_argument("--resume", type=Path, help="folder of what was found before")
     options = parser.parse_args()
     started, begin = describe(), time.perf_counter()
     todo = units(options.short)
@@ -205,19 +230,32 @@ def main():
         todo = [unit for unit in todo if unit[0] in options.only.split(",")]
     if options.members:
         todo = [unit for unit in todo if unit[1] in options.members.split(";")]
-    done = []
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(options.workers, mp_context=context) as pool:
-        for future in as_completed([pool.submit(run_unit, unit) for unit in todo]):
-            done.append(future.result())
-            unit, _, seconds = done[-1]
-            print(f"  {unit[0]}: {unit[1]}, {seconds:.0f} s", file=sys.stderr)
+    done, folder, broken = [], None, 0
+    if options.resume:
+        folder = options.resume / sources()
+        folder.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(
+        options.workers,
+        mp_context=multiprocessing.get_context("spawn"),
+        max_tasks_per_child=1,
+    ) as pool:
+        futures = {pool.submit(run_unit, unit, folder): unit for unit in todo}
+        for future in as_completed(futures):
+            kind, name, _ = futures[future]
+            try:
+                done.append(future.result())
+            except Exception:  # the others still run
+                traceback.print_exc()
+                print(f"  {kind}: {name} broke", file=sys.stderr)
+                broken += 1
+                continue
+            print(f"  {kind}: {name}, {done[-1][2]:.0f} s", file=sys.stderr)
     done.sort(key=lambda one: todo.index(one[0]))
     rows, limit, differences = judge(done)
     print(table(rows))
     bad = [r for r in rows if r["verdict"] in ("REJECTED", "NOT CAUGHT")]
+    bad += broken * [{"verdict": "BROKE"}]
     seconds = time.perf_counter() - begin
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(
         f"{len(rows)} rows in {seconds:.0f} s; limit of a p-value {limit:.2g}: a right "
         f"sampler fails with probability {FAILURE:g}. {len(bad) or 'No'} failures."
@@ -225,12 +263,13 @@ def main():
     if options.json_name:
         payload = {
             "seconds": round(seconds),
-            "cpu_seconds": round(used.ru_utime + used.ru_stime),
+            "cpu_seconds": round(sum(cpu for *_, cpu in done)),
+            "broken": broken,
             "failure": FAILURE,
             "limit": limit,
             "rows": rows,
             "truncation": differences,
-            "unit_seconds": {f"{u[0]}: {u[1]}": round(s) for u, _, s in done},
+            "unit_seconds": {f"{u[0]}: {u[1]}": round(s) for u, _, s, _ in done},
         }
         path = write_result(options.json_name, payload, started)
         print(f"wrote {path.relative_to(path.parents[2])}")
