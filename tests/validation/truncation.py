@@ -25,7 +25,7 @@ __all__ = ["SAMPLERS", "TRUNCATIONS", "averages", "compare"]
 # The weak limit has the process's law but for terms of order 1 / K: its difference
 # halves with each doubling, and is compared where it is below the Monte Carlo error,
 # too. Sticks leave out beta / (1 + beta) to the power K - 1 of the mass, nothing at 10.
-TRUNCATIONS = {"weak_limit": (10, 20, 40, 640), "stick_breaking": (10, 20, 40)}
+TRUNCATIONS = {"weak_limit": (10, 20, 40, 320), "stick_breaking": (10, 20, 40)}
 DISH, TABLE = (1.0, 1.4), (2.0, 3.0)  # concentrations of users and of items
 ROOM = members.NUM_RATINGS + 2
 CHAINS, WARMUP, SWEEPS = 250, 100, 400
