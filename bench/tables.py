@@ -263,7 +263,7 @@ TABLES = {
         "accuracy_ml-100k_loo_d40", "accuracy_noise_ml-1m_d40",
         "accuracy_ml-1m_d10", "accuracy_ml-1m_d40",
     ),
-    "compared": lambda: compared("compared_ml-100k_d10"),
+    "compared": lambda: compared("compared_ml-100k_d10", "compared_long_ml-100k_d10"),
     "peers": lambda: peers("peers", "peers_d40"),
     "demo": lambda: demo("demo"),
     "throughput": lambda: throughput("throughput"),
