@@ -22,14 +22,13 @@ from im3f_jax.gibbs.state import BiasPriorState
 from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
 from im3f_jax.model.scalars import InverseGamma
 from im3f_jax.numerics.linalg import draw_gaussian_in_order, draw_gaussians
+from im3f_jax.numerics.parameters import InverseGammaParameters, NormalParameters
 from im3f_jax.numerics.random import log_gamma, standard_normal
 from im3f_jax.numerics.reductions import count_by_cell, sum_by_cell
 
 __all__ = [
     "BiasStatistics",
-    "NormalParameters",
     "SharedMeanParameters",
-    "VarianceParameters",
     "bias_statistics",
     "conditional_bias_variance",
     "conditional_biases",
@@ -50,20 +49,6 @@ class BiasStatistics(NamedTuple):
     # n, the sum of the relative precisions, which then also weight the residuals, shape
     # (rows, K); None where all are 1 and n is the count.
     precision: Array | None = None
-
-
-class VarianceParameters(NamedTuple):
-    """An inverse gamma."""
-
-    shape: Array  # scalar
-    scale: Array  # scalar
-
-
-class NormalParameters(NamedTuple):
-    """Independent normals."""
-
-    mean: Array
-    variance: Array
 
 
 class SharedMeanParameters(NamedTuple):
@@ -98,7 +83,7 @@ def conditional_bias_variance(
     topic_mean: Array,
     statistics: BiasStatistics,
     by_topic: bool = False,
-) -> VarianceParameters:
+) -> InverseGammaParameters:
     """sigma_0^2 given the biases of occupied cells, those of empty ones summed out.
 
     Inverse gamma with shape a + (cells with n > 0) / 2 and scale
@@ -114,7 +99,7 @@ def conditional_topic_mean_variance(
     center: Array,
     occupied: Array,
     by_topic: bool = False,
-) -> VarianceParameters:
+) -> InverseGammaParameters:
     """tau^2 given the means of occupied topics, those of empty ones summed out."""
     return _variance(prior, topic_mean - center, occupied, by_topic)
 
@@ -147,7 +132,7 @@ def conditional_topic_means(
 
 def conditional_shared_variance(
     prior: InverseGamma, shared: Array, statistics: BiasStatistics
-) -> VarianceParameters:
+) -> InverseGammaParameters:
     """omega^2 given the shared parts of rows with a rating, the others summed out.
 
     Inverse gamma with shape a + (rows with a rating) / 2 and scale b + sum s_u^2 / 2
@@ -392,7 +377,7 @@ def _sum_over_topics(values: Array, by_topic: bool = True) -> Array:
 
 def _variance(
     prior: InverseGamma, deviation: Array, counted: Array, by_topic: bool
-) -> VarianceParameters:
+) -> InverseGammaParameters:
     dtype = deviation.dtype
     count = jnp.sum(counted, dtype=jnp.int32).astype(dtype)
     squares = jnp.where(counted, deviation**2, 0)
@@ -400,10 +385,10 @@ def _variance(
         each = jnp.sum(squares, axis=0) if squares.ndim > 1 else squares
         squares = _sum_over_topics(each)
     squares = jnp.sum(squares)
-    return VarianceParameters(
+    return InverseGammaParameters(
         shape=prior.shape + 0.5 * count, scale=prior.scale + 0.5 * squares
     )
 
 
-def _draw_variance(key: Array, parameters: VarianceParameters) -> Array:
+def _draw_variance(key: Array, parameters: InverseGammaParameters) -> Array:
     return parameters.scale * jnp.exp(-log_gamma(key, parameters.shape))

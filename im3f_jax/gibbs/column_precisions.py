@@ -4,39 +4,22 @@ They are drawn with both sides' means summed out, then the means given them: tog
 one draw of both.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from im3f_jax.gibbs.state import FactorPriorState
 from im3f_jax.model.factor_prior import MultiplicativeGamma
+from im3f_jax.numerics.parameters import GammaParameters, NormalParameters
 from im3f_jax.numerics.random import log_gamma, standard_normal
 
 __all__ = [
-    "GammaParameters",
-    "NormalParameters",
     "column_squares",
     "conditional_column_means",
     "conditional_increments",
     "resample_column_precisions",
     "spread_increments",
 ]
-
-
-class GammaParameters(NamedTuple):
-    """Density proportional to x^(shape-1) exp(-rate x)."""
-
-    shape: Array
-    rate: Array
-
-
-class NormalParameters(NamedTuple):
-    """Independent normals."""
-
-    mean: Array
-    variance: Array
 
 
 def column_squares(

@@ -4,13 +4,12 @@ The forms are exact for the truncated priors. Escobar and West's rule with the n
 of dishes is for the untruncated process only; on a truncated prior it is biased.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from im3f_jax.model.scalars import Gamma
+from im3f_jax.numerics.parameters import GammaParameters
 from im3f_jax.numerics.random import (
     chinese_restaurant_tables,
     log_beta_pair,
@@ -18,7 +17,6 @@ from im3f_jax.numerics.random import (
 )
 
 __all__ = [
-    "GammaParameters",
     "conditional_dish_concentration_of_franchise",
     "conditional_dish_concentration_of_sticks",
     "conditional_dish_concentration_of_weak_limit",
@@ -28,13 +26,6 @@ __all__ = [
     "resample_dish_concentration_of_weak_limit",
     "resample_table_concentration",
 ]
-
-
-class GammaParameters(NamedTuple):
-    """A gamma."""
-
-    shape: Array  # scalar
-    rate: Array  # scalar
 
 
 def conditional_table_concentration(

@@ -9,11 +9,11 @@ from jax import Array, lax
 
 from im3f_jax.model.noise import LEAST_PRECISION
 from im3f_jax.model.scalars import Gamma
+from im3f_jax.numerics.parameters import GammaParameters
 from im3f_jax.numerics.random import log_gamma, standard_normal
 from im3f_jax.numerics.special import log_less_digamma, trigamma_less_inverse
 
 __all__ = [
-    "GammaParameters",
     "ShapeStatistics",
     "conditional_precisions",
     "conditional_shape",
@@ -27,13 +27,6 @@ NEWTON_STEPS = 8
 DEGREES = 5
 # Nodes and weights of Gauss and Legendre on (-1, 1).
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(12)
-
-
-class GammaParameters(NamedTuple):
-    """Independent gammas."""
-
-    shape: Array
-    rate: Array
 
 
 class ShapeStatistics(NamedTuple):

@@ -16,13 +16,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from im3f_jax.model.scalars import InverseGamma
+from im3f_jax.numerics.parameters import InverseGammaParameters, NormalParameters
 from im3f_jax.numerics.random import log_gamma, standard_normal
 from im3f_jax.numerics.reductions import sum_by_cell
 
 __all__ = [
     "EffectStatistics",
-    "NormalParameters",
-    "VarianceParameters",
     "conditional_effect_variance",
     "conditional_effects",
     "effect_statistics",
@@ -35,20 +34,6 @@ class EffectStatistics(NamedTuple):
 
     information: Array  # sum of w x^2, shape (rows, columns)
     total: Array  # sum of w x (residual without this effect), same shape
-
-
-class VarianceParameters(NamedTuple):
-    """An inverse gamma."""
-
-    shape: Array  # scalar
-    scale: Array  # scalar
-
-
-class NormalParameters(NamedTuple):
-    """Independent normals."""
-
-    mean: Array
-    variance: Array
 
 
 def effect_statistics(
@@ -89,7 +74,7 @@ def effect_statistics(
 
 def conditional_effect_variance(
     prior: InverseGamma, effect: Array, statistics: EffectStatistics
-) -> VarianceParameters:
+) -> InverseGammaParameters:
     """omega^2 given the effects of informed cells, those of the others summed out.
 
     Inverse gamma with shape a + (cells with information) / 2 and scale
@@ -98,7 +83,7 @@ def conditional_effect_variance(
     informed = statistics.information > 0
     count = jnp.sum(informed, dtype=jnp.int32).astype(effect.dtype)
     squares = jnp.sum(jnp.where(informed, effect**2, 0))
-    return VarianceParameters(
+    return InverseGammaParameters(
         shape=prior.shape + 0.5 * count, scale=prior.scale + 0.5 * squares
     )
 

@@ -575,6 +575,19 @@ def test_a_mutant_of_the_ordinal_sweep_is_found(block, index, float64):
         replay("ordinal", change)
 
 
+def check_mutant(name, block, call, index, wrong):
+    """Expect that a wrong argument in one call of a block is found."""
+
+    def change(calls):
+        calls = [(called, list(given), result) for called, given, result in calls]
+        given = [given for called, given, _ in calls if called == block][call]
+        given[index] = wrong(given[index])
+        return calls
+
+    with pytest.raises(AssertionError):
+        replay(name, change)
+
+
 @pytest.mark.parametrize(
     "name, block, call, index, wrong",
     [
@@ -595,14 +608,7 @@ def test_a_mutant_of_the_ordinal_sweep_is_found(block, index, float64):
     ],
 )
 def test_a_mutant_of_the_noise_is_found(name, block, call, index, wrong, float64):
-    def change(calls):
-        calls = [(called, list(given), result) for called, given, result in calls]
-        given = [given for called, given, _ in calls if called == block][call]
-        given[index] = wrong(given[index])
-        return calls
-
-    with pytest.raises(AssertionError):
-        replay(name, change)
+    check_mutant(name, block, call, index, wrong)
 
 
 @pytest.mark.parametrize(
@@ -623,14 +629,7 @@ def test_a_mutant_of_the_noise_is_found(name, block, call, index, wrong, float64
     ],
 )
 def test_a_mutant_of_the_time_is_found(name, block, call, index, wrong, float64):
-    def change(calls):
-        calls = [(called, list(given), result) for called, given, result in calls]
-        given = [given for called, given, _ in calls if called == block][call]
-        given[index] = wrong(given[index])
-        return calls
-
-    with pytest.raises(AssertionError):
-        replay(name, change)
+    check_mutant(name, block, call, index, wrong)
 
 
 # The sweep as `fit` compiles it: one compilation, in float32, and with every
