@@ -30,7 +30,7 @@ __all__ = ["FORMAT_VERSION", "load", "save", "spec_from_json", "spec_to_json"]
 FORMAT = "im3f_jax posterior"
 FORMAT_VERSION = 2
 # Version 1 knew of no time, and of no means of shrunk columns: they were 0.
-READABLE = (1, FORMAT_VERSION)
+READABLE = (FORMAT_VERSION, 1)
 NO_MEANS = 1e6  # mean precision, in units of the rows'
 
 _COMPONENTS = {
@@ -141,7 +141,7 @@ def load(path: str | os.PathLike) -> Posterior:
         raise InputError(f"{path} is not a saved posterior ({error}).") from None
     raise InputError(
         f"{path} has format version {version}, but this version of im3f_jax reads "
-        f"versions {' and '.join(map(str, READABLE))}."
+        f"{' and '.join(f'version {number}' for number in READABLE)}."
     )
 
 

@@ -181,7 +181,7 @@ def test_another_version_is_refused_by_both_numbers(version, tmp_path):
     with pytest.raises(im3f.InputError) as refused:
         im3f.load(path)
     assert f"version {version}" in str(refused.value)
-    assert f"reads versions 1 and {FORMAT_VERSION}" in str(refused.value)
+    assert f"reads version {FORMAT_VERSION}" in str(refused.value)
     assert str(path) in str(refused.value)
 
 
