@@ -58,16 +58,16 @@ class Sizes(NamedTuple):
     data_sets: int  # of the calibration
     warmup: int
     thin: int
-    kept: int = 31
+    kept: int = 15
     quick: bool = True  # compile quickly, run at half the speed
 
 
 SHORT = Sizes(8_000, 4_000, 5, 500, 50, 500, 50, 10)
 MUTANT = SHORT._replace(chains=2_000)
 FAINT = SHORT._replace(chains=20_000, steps=10)
-LONG = Sizes(30_000, 10_000, 10, 1_000, 150, 500, 150, 15, quick=False)
+LONG = Sizes(30_000, 10_000, 5, 500, 150, 500, 150, 15, quick=False)
 # The franchise sits down one after another: a sweep of many chains waits for the last.
-FRANCHISE = Sizes(8_000, 4_000, 5, 1_000, 50, 500, 50, 8, quick=False)
+FRANCHISE = Sizes(8_000, 4_000, 5, 500, 50, 500, 50, 8, quick=False)
 
 
 def sizes_of(name):
