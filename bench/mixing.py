@@ -44,6 +44,7 @@ MODELS = {
         user_table_concentration=10.0, item_table_concentration=10.0
     ),
     "IM3F, rating variance 0.7": lambda: _im3f(rating_variance=0.7),
+    "BPMF, ordinal": lambda: im3f.BPMF(10, likelihood="ordinal"),
     "IM3F, ordinal": lambda: _im3f(likelihood="ordinal"),
 }
 
@@ -75,10 +76,11 @@ def measure(model, split, starts, warmup, samples):
     Returns
     -------
     dict
-        "scalars" (name -> summary), "predictions" (median and worst over held-out
-        pairs), "rmse_by_chain", "seconds" (of sampling, all chains).
+        "scalars" (name -> summary; under the ordinal likelihood the cut points, too),
+        "predictions" (median and worst over held-out pairs), "rmse_by_chain", "seconds"
+        (of sampling, all chains).
     """
-    traces, predictions, errors, seconds = [], [], [], 0.0
+    traces, predictions, cuts, errors, seconds = [], [], [], [], 0.0
     chosen = np.linspace(0, len(split.test) - 1, PREDICTIONS).astype(int)
     users, items = split.test.user_ids[chosen], split.test.item_ids[chosen]
     for chain, start in enumerate(starts):
@@ -95,11 +97,16 @@ def measure(model, split, starts, warmup, samples):
         )
         traces.append({n: v[0, warmup:] for n, v in posterior.trace.items()})
         predictions.append(posterior.predict(users, items, per_draw=True)[0])
+        cuts.append(posterior.draws.cut_points[0])
         errors.append(posterior.evaluate(split.test, clip="train", log_score=False))
         seconds += posterior.seconds["run"] * samples / (warmup + samples)
     sweeps = samples * len(starts)
     scalars = {
         name: _summary([t[name] for t in traces], seconds, sweeps) for name in SCALARS
+    }
+    scalars |= {
+        f"cut_point_{n + 1}": _summary(values, seconds, sweeps)
+        for n, values in enumerate(np.moveaxis(np.array(cuts), -1, 0))
     }
     each = [
         _summary(np.array(predictions)[:, :, n], seconds, sweeps)

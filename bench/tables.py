@@ -257,6 +257,50 @@ def truncation(name):
     return _grid(header, [exact, *lines]) + _source(result, name)
 
 
+def mixing(name):
+    """Show effective draws and R-hat of chains from scattered starts."""
+    result = _read(name)
+    shown = {
+        "rating_variance": "rating variance",
+        "log_joint": "log joint",
+        "effective_user_topics": "effective user topics",
+        "effective_item_topics": "effective item topics",
+    }
+
+    def cell(found, hat):
+        size = f"{1e3 * found['effective_a_sweep']:.0f}"
+        return f"{size}, {'infinite' if hat is None else f'{hat:.2f}'}"
+
+    lines = []
+    for model, found in result["results"].items():
+        lengths = f"{found['warmup']} + {found['samples']}"
+        predictions = found["predictions"]
+        line = [
+            model,
+            f"{len(found['starts'])} x ({lengths})",
+            cell(predictions, predictions["r_hat_median"]),
+            f"{predictions['effective_a_second']:.1f}",
+        ]
+        for scalar in shown:
+            summary = found["scalars"][scalar]
+            line.append(
+                "-" if "constant" in summary else cell(summary, summary["r_hat"])
+            )
+        cuts = [v for n, v in found["scalars"].items() if n.startswith("cut_point")]
+        least = min(cuts, key=lambda v: v["effective"]) if cuts else None
+        line.append(cell(least, least["r_hat"]) if least else "-")
+        lines.append(line)
+    header = [
+        "model",
+        "chains",
+        "held-out predictions",
+        "the same, a second",
+        *shown.values(),
+        "slowest cut point",
+    ]
+    return _grid(header, lines) + _source(result, name)
+
+
 TABLES = {
     "accuracy": lambda: accuracy(
         "accuracy_noise_ml-100k_d10", "accuracy_ml-100k_d10",
@@ -268,7 +312,8 @@ TABLES = {
     "demo": lambda: demo("demo"),
     "throughput": lambda: throughput("throughput"),
     "validation": lambda: validation("validation"),
-    "truncation": lambda: truncation("truncation"),
+    "truncation": lambda: truncation("validation"),
+    "mixing": lambda: mixing("mixing"),
 }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Where a chain starts."""
 
+from dataclasses import replace
 from functools import singledispatch
 
 import jax
@@ -8,6 +9,7 @@ from jax import Array
 from jax.scipy.special import ndtri
 
 from im3f_jax.data.layout import RatingLayout
+from im3f_jax.gibbs.biases import bias_statistics, resample_biases
 from im3f_jax.gibbs.column_precisions import spread_increments
 from im3f_jax.gibbs.state import (
     BiasPriorState,
@@ -25,8 +27,9 @@ from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.scalars import start_value
 from im3f_jax.model.spec import ModelSpec
-from im3f_jax.model.time_effects import NoTime, TimeBins
+from im3f_jax.model.time_effects import NoTime, TimeBins, time_of_ratings
 from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet
+from im3f_jax.numerics.linalg import dots_of_pairs
 from im3f_jax.numerics.reductions import count_by_cell
 
 __all__ = ["START_VARIANCE", "init_state", "start_response"]
@@ -52,8 +55,8 @@ def init_state(
     """Start a chain with the ratings of a side in one topic, or scattered over few.
 
     On ratings of films a chain that starts scattered over all topics keeps every topic
-    occupied for hundreds of sweeps. Biases start at their prior mean, variances at the
-    mode of their prior, weights at a draw given the topics.
+    occupied for hundreds of sweeps. Variances start at the mode of their prior, biases
+    and weights at a draw given the rest.
 
     Parameters
     ----------
@@ -71,6 +74,7 @@ def init_state(
         side's truncation. In the Chinese restaurant franchise each row has a table for
         each, and there are at most num_topics - 1 and max_tables.
     """
+    bias_key = jax.random.fold_in(key, 2)
     keys = iter(jax.random.split(key, 6))
     dtype = data.rating.dtype
     (num_ratings,) = data.rating.shape
@@ -103,7 +107,7 @@ def init_state(
             start = start._replace(seating=_seating(prior, valid, row, topic, shape[0]))
         return resample_topic_weights(prior, key, start, counts, num_ratings)
 
-    return State(
+    state = State(
         user_factors=jnp.where(users[:, None], user_factors, 0).astype(dtype),
         item_factors=jnp.where(items[:, None], item_factors, 0).astype(dtype),
         user_factor_prior=prior,
@@ -144,6 +148,50 @@ def init_state(
         column_increments=increments,
         time=_time(jax.random.fold_in(key, 1), spec, data),
     )
+    return _draw_biases(bias_key, spec, state, data, valid)
+
+
+def _draw_biases(
+    key: Array, spec: ModelSpec, state: State, data: RatingLayout, valid: Array
+) -> State:
+    """Draw the biases, user's then item's, given the variances that they start with.
+
+    A sweep draws their variances first: from biases of 0 these would be next to
+    nothing, and with thousands of sparse rows take thousands of sweeps to grow.
+    """
+    response = start_response(spec.likelihood, data)[0] - state.global_bias
+    response -= dots_of_pairs(
+        state.user_factors, state.item_factors, data.user, data.item, data.chunk
+    )
+    time_part = time_of_ratings(state.time, data.user, data.item, data.times)
+    if time_part is not None:
+        response -= time_part
+    sides = (
+        ("user", data.user, state.item_topic_of_rating, spec.item_topic_prior),
+        ("item", data.item, state.user_topic_of_rating, spec.user_topic_prior),
+    )
+    for side_key, side in zip(jax.random.split(key), sides, strict=True):
+        name, row, topic, topic_prior = side
+        bias = getattr(state, f"{name}_bias")
+        if not bias.shape[1]:
+            continue
+        prior = getattr(spec, f"{name}_bias_prior")
+        own = getattr(state, f"{name}_bias_prior")
+        fixed = {"variance": 0.0, "topic_mean_variance": 0.0}  # as `own` has them
+        if isinstance(prior, SharedNormal):
+            fixed["shared_variance"] = 0.0
+        bias, own = resample_biases(
+            side_key,
+            replace(prior, **fixed),
+            own,
+            bias,
+            bias_statistics(response, valid, row, topic, bias.shape),
+            state.rating_variance,
+            by_topic=isinstance(topic_prior, CRF),
+        )
+        response -= bias[row, topic]
+        state = state._replace(**{f"{name}_bias": bias, f"{name}_bias_prior": own})
+    return state
 
 
 def _noise(spec: ModelSpec, data: RatingLayout) -> NoiseState:

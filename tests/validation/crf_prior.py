@@ -15,6 +15,7 @@ from im3f_jax.gibbs.state import (
 )
 from im3f_jax.model.bias_prior import SharedNormal
 from im3f_jax.model.factor_prior import NormalWishart
+from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.scalars import Gamma, InverseGamma
 
 __all__ = ["draw_seating", "draw_state"]
@@ -132,14 +133,20 @@ def draw_state(seed, spec, data):
         state[f"{other[side]}_bias"] = bias
         state[f"{other[side]}_bias_prior"] = drawn
         mean += bias[other_row[:number], dish]
-    rating_variance = _above_floor(rng, spec.likelihood)
+    rating_variance, cut_points = _above_floor(rng, spec.likelihood), np.zeros(0)
+    rating = np.zeros(len(sides["user"][0]), dtype)
+    drawn = rng.normal(mean, np.sqrt(rating_variance))
+    if isinstance(spec.likelihood, Ordinal):
+        levels = np.asarray(spec.likelihood.levels)
+        scale = float(spec.likelihood.cut_scale)
+        cut_points = np.sort(rng.normal(0, scale, len(levels) - 1))
+        drawn = levels[np.searchsorted(cut_points, drawn)]
+    rating[:number] = drawn
     state |= {
         "rating_variance": np.asarray(rating_variance),
         "global_bias": np.asarray(float(spec.global_bias)),
-        "cut_points": np.zeros(0),
+        "cut_points": cut_points,
     }
-    rating = np.zeros(len(sides["user"][0]), dtype)
-    rating[:number] = rng.normal(mean, np.sqrt(rating_variance))
     state = jax.tree.map(
         lambda x: x if x.dtype == np.int32 else np.asarray(x, dtype), State(**state)
     )

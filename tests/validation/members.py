@@ -167,6 +167,7 @@ MEMBERS = {
     ),
     "BPMF time": make_spec(NoTopics(), NoTopics(), user_noise=USER_NOISE, **TIME),
     "M3F ordinal time": make_spec(*FINITE, MEANS_FIXED, **ORDINAL, **TIME),
+    "CRF ordinal": make_spec(*_franchise("conditional"), **ORDINAL),
 }
 
 
