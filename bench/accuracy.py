@@ -19,7 +19,7 @@ import numpy as np
 import im3f_jax as im3f
 from bench import machine, peers, rows
 from im3f_jax import InputError, InverseGamma
-from im3f_jax.posterior.compare import paired_test
+from im3f_jax.posterior.compare import calibration_error, paired_test
 
 __all__ = ["SETTINGS", "main", "measure"]
 
@@ -144,26 +144,6 @@ PEERS = {
     "myFM, ordered probit": "myfm-probit",
     "SMURFF, noise sampled": "smurff",
 }
-BINS = 10  # of predicted probabilities, in the calibration
-
-
-def calibration_error(proba, held):
-    """Give how far predicted probabilities of levels are from frequencies.
-
-    Of all pairs of a rating and a level, sorted into `BINS` by their probability: the
-    mean over bins, weighted by their size, of |mean probability - frequency|.
-
-    Parameters
-    ----------
-    proba : ndarray, shape (n, L)
-        Probabilities of the levels.
-    held : ndarray, shape (n,)
-        Which level each rating has, int.
-    """
-    hit = np.arange(proba.shape[1]) == held[:, None]
-    place = np.minimum((proba * BINS).astype(int), BINS - 1).ravel()
-    gaps = np.bincount(place, (proba - hit).ravel(), BINS)
-    return float(np.abs(gaps).sum() / hit.size)
 
 
 def measure_peer(name, split, dim, warmup, samples, seed):
@@ -201,7 +181,8 @@ def measure_peer(name, split, dim, warmup, samples, seed):
         probability = more["proba"][np.arange(len(held)), held]
         pointwise["log_score"] = np.log(np.maximum(probability, np.finfo(float).tiny))
         found["log_probability"] = float(pointwise["log_score"].mean())
-        found["calibration_error"] = calibration_error(more["proba"], held)
+        hit = np.arange(len(levels)) == held[:, None]
+        found["calibration_error"] = calibration_error(more["proba"], hit)
     return found, pointwise
 
 
@@ -219,7 +200,7 @@ def paired(this, other):
     return found
 
 
-def measure(model, split, warmup, samples, seed=0, thinning=1):
+def measure(model, split, warmup, samples, seed=0, thinning=1, chains=1):
     """Fit one model and score it.
 
     Returns
@@ -234,6 +215,7 @@ def measure(model, split, warmup, samples, seed=0, thinning=1):
         split.test,
         num_warmup=warmup,
         num_samples=samples,
+        num_chains=chains,
         thinning=thinning,
         seed=seed,
         progress=False,
@@ -274,6 +256,7 @@ def measure(model, split, warmup, samples, seed=0, thinning=1):
         "warmup": warmup,
         "samples": samples,
         "thinning": thinning,
+        "chains": chains,
         "seed": seed,
     }
     return found, {
@@ -287,7 +270,7 @@ def _calibration(posterior, test):
     proba = posterior.predict_proba(
         test.user_ids, test.item_ids, times=test.timestamp if timed else None
     )
-    return calibration_error(proba, np.searchsorted(posterior.levels, test.rating))
+    return calibration_error(proba, test.rating[:, None] == posterior.levels)
 
 
 def main(argv=None):
@@ -303,6 +286,7 @@ def main(argv=None):
     parser.add_argument("--warmup", type=int, default=100)
     parser.add_argument("--samples", type=int, default=400)
     parser.add_argument("--thinning", type=int, default=1)
+    parser.add_argument("--chains", type=int, default=1, help="of ours")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--settings", nargs="+", default=list(REPORTED))
     parser.add_argument("--json-name", required=True)
@@ -326,7 +310,9 @@ def main(argv=None):
             found, pointwise = measure_peer(name, split, dim, *lengths)
         else:
             model = SETTINGS[name](dim)
-            found, pointwise = measure(model, split, *lengths, arguments.thinning)
+            found, pointwise = measure(
+                model, split, *lengths, arguments.thinning, arguments.chains
+            )
         first = first or (name, pointwise)
         if name != first[0]:
             found |= {"against": first[0]} | paired(pointwise, first[1])

@@ -13,6 +13,7 @@ _PUBLIC = {
     # data
     "load_ratings": "im3f_jax.data.movielens",
     "Ratings": "im3f_jax.data.ratings",
+    "k_fold": "im3f_jax.data.splits",
     "leave_one_out": "im3f_jax.data.splits",
     "random_split": "im3f_jax.data.splits",
     "split_by_rows": "im3f_jax.data.splits",
@@ -51,6 +52,7 @@ _PUBLIC = {
     "Posterior": "im3f_jax.posterior.posterior",
     "load": "im3f_jax.posterior.storage",
     "compare": "im3f_jax.posterior.compare",
+    "cross_validate": "im3f_jax.posterior.compare",
     # errors and warnings
     "InputError": "im3f_jax.errors",
     "SamplingError": "im3f_jax.errors",

@@ -139,15 +139,6 @@ def test_ours_is_held_against_each_peer_and_a_failure_stops_nobody(
     assert [row["error"] for row in record["failed"]] == ["RuntimeError"]
 
 
-def test_calibration_is_0_where_frequencies_are_the_probabilities():
-    proba = np.repeat([[0.25, 0.75], [0.95, 0.05]], [8, 20], axis=0)
-    held = np.repeat([0, 1, 0, 1], [2, 6, 19, 1])
-    assert accuracy.calibration_error(proba, held) == pytest.approx(0, abs=1e-12)
-    # Of 28 pairs of a level each, the two of 8 are wrong by a half.
-    held[:8] = 1 - held[:8]
-    assert accuracy.calibration_error(proba, held) == pytest.approx(0.5 * 8 / 28)
-
-
 def test_paired_differences_by_hand():
     rng = np.random.default_rng(0)
     mine, theirs = rng.uniform(0.5, 1.5, size=(2, 400)) ** 2

@@ -1,14 +1,14 @@
 """Training and test rows of one table; both keep the id index of the whole."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from im3f_jax.data.ratings import Ratings
 from im3f_jax.errors import InputError
 
-__all__ = ["leave_one_out", "random_split", "split_by_rows"]
+__all__ = ["k_fold", "leave_one_out", "random_split", "split_by_rows"]
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +84,41 @@ def random_split(
         )
     rng = np.random.default_rng(seed)
     return split_by_rows(ratings, rng.permutation(len(ratings))[:num_test])
+
+
+def k_fold(
+    ratings: Ratings, num_folds: int = 5, *, seed: int = 0
+) -> Iterator[tuple[Ratings, Ratings]]:
+    """Hold out each of several random parts of the rows in turn.
+
+    Parameters
+    ----------
+    ratings : Ratings
+        N ratings.
+    num_folds : int
+        Number of parts, from 2 to N; their sizes differ by one at most.
+    seed : int
+        Of a generator of its own.
+
+    Yields
+    ------
+    train, test : Ratings
+        In the order of `ratings`, with its id index. Every row is in one test.
+
+    Raises
+    ------
+    InputError
+        For a number of parts out of range.
+    """
+    whole = isinstance(num_folds, int | np.integer) and not isinstance(num_folds, bool)
+    if not whole or not 2 <= num_folds <= len(ratings):
+        raise InputError(
+            f"num_folds is {num_folds!r}, but {len(ratings)} ratings make 2 to "
+            f"{len(ratings)} parts"
+        )
+    rng = np.random.default_rng(seed)
+    parts = np.array_split(rng.permutation(len(ratings)), num_folds)
+    return (split_by_rows(ratings, rows) for rows in parts)
 
 
 def split_by_rows(

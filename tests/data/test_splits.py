@@ -7,7 +7,7 @@ import pytest
 
 from im3f_jax.data.movielens import load_ratings
 from im3f_jax.data.ratings import Ratings
-from im3f_jax.data.splits import leave_one_out, random_split, split_by_rows
+from im3f_jax.data.splits import k_fold, leave_one_out, random_split, split_by_rows
 from im3f_jax.data.synthetic import planted_ratings
 from im3f_jax.errors import InputError
 
@@ -137,3 +137,35 @@ def test_published_split_of_movielens_100k(data_dir):
     train, test = split_by_rows(ratings, np.flatnonzero(in_test))
     assert rows(train) == rows(base)
     assert rows(test) == rows(held_out)
+
+
+@pytest.mark.parametrize("num_folds", [2, 7, 900])
+def test_folds_hold_out_every_row_once(num_folds, ratings):
+    seen, sizes = [], []
+    for train, test in k_fold(ratings, num_folds, seed=4):
+        assert rows(train) | rows(test) == rows(ratings)
+        assert not rows(train) & rows(test)
+        assert train.users is test.users is ratings.users
+        seen += sorted(rows(test))
+        sizes.append(len(test))
+        if len(sizes) == 10:
+            break
+    else:
+        assert sorted(seen) == sorted(rows(ratings))
+        assert len(sizes) == num_folds
+    assert len(set(seen)) == len(seen)
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_folds_follow_the_seed_alone(ratings):
+    np.random.seed(1)
+    first = [rows(test) for _, test in k_fold(ratings, 3, seed=3)]
+    np.random.seed(2)
+    assert [rows(test) for _, test in k_fold(ratings, 3, seed=3)] == first
+    assert [rows(test) for _, test in k_fold(ratings, 3, seed=4)] != first
+
+
+@pytest.mark.parametrize("num_folds", [0, 1, 901, 2.0, True])
+def test_a_number_of_folds_without_meaning_is_refused_at_once(num_folds, ratings):
+    with pytest.raises(InputError, match="num_folds"):
+        k_fold(ratings, num_folds)

@@ -106,7 +106,7 @@ def _nuts(name, short):
 def _truncation(name, short):
     from tests.validation.truncation import averages
 
-    return averages(name)
+    return {quantity: values.tolist() for quantity, values in averages(name).items()}
 
 
 _UNITS = {
@@ -234,6 +234,7 @@ def main():
     if options.resume:
         folder = options.resume / sources()
         folder.mkdir(parents=True, exist_ok=True)
+    resumed = len(list(folder.glob("*.json"))) if folder else 0
     with ProcessPoolExecutor(
         options.workers,
         mp_context=multiprocessing.get_context("spawn"),
@@ -263,6 +264,7 @@ def main():
     if options.json_name:
         payload = {
             "seconds": round(seconds),
+            "resumed": resumed,  # units that an earlier run had found
             "cpu_seconds": round(sum(cpu for *_, cpu in done)),
             "broken": broken,
             "failure": FAILURE,
