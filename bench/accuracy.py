@@ -45,7 +45,13 @@ def _tables(concentration):
 
 SHARED = dict.fromkeys(("user_shared_bias_variance", "item_shared_bias_variance"))
 NOISE = dict.fromkeys(("user_noise_shape", "item_noise_shape"))
-TIME = {"item_time_bins": 20, "user_drift_variance": None}
+
+
+def _time(bins):
+    return {"item_time_bins": bins, "user_drift_variance": None}
+
+
+TIME = _time(20)
 
 # name -> latent dimension -> model. Where the name does not say otherwise, the settings
 # of IM3F that were compared have truncation 16 and table concentrations 10.
@@ -133,6 +139,23 @@ SETTINGS = {
     "IM3F, ordinal, shared biases, noise by user and item, time": lambda d: _im3f(
         d, likelihood="ordinal", **SHARED, **NOISE, **TIME, **_tables(1.0)
     ),
+    "BPMF, ordinal, noise by user and item, time in 10 bins": lambda d: im3f.BPMF(
+        d, likelihood="ordinal", **NOISE, **_time(10)
+    ),
+    "BPMF, ordinal, noise by user and item, time in 40 bins": lambda d: im3f.BPMF(
+        d, likelihood="ordinal", **NOISE, **_time(40)
+    ),
+    "BPMF, ordinal, noise by user, item and rating, time": lambda d: im3f.BPMF(
+        d, likelihood="ordinal", degrees_of_freedom=5.0, **NOISE, **TIME
+    ),
+    "M3F(2,2), ordinal, noise by user and item, time": lambda d: _m3f(
+        d, likelihood="ordinal", **NOISE, **TIME
+    ),
+    "IM3F, ordinal, noise by user and item, time": lambda d: _im3f(
+        d, likelihood="ordinal", **NOISE, **TIME, **_tables(1.0)
+    ),
+    "IM3F, ordinal, shared biases, noise by user and item, time, table concentration "
+    "10": lambda d: _im3f(d, likelihood="ordinal", **SHARED, **NOISE, **TIME),
     "BPMF, noise by user and item": lambda d: im3f.BPMF(d, **NOISE),
     "IM3F, noise by user and item": lambda d: _im3f(d, **NOISE),
     "BPMF, Student's t": lambda d: im3f.BPMF(d, degrees_of_freedom=5.0),

@@ -15,6 +15,8 @@ from im3f_jax.posterior.score import TOPICS, log_score
 
 USERS, ITEMS, DIM = 5, 4, 2
 CHAINS, KEPT = 2, 3
+# Users in the order of their rows; "cold" has no training rating.
+NAMES = ["ann", "bob", "cy", "dee", "eve", "cold"]
 
 
 def make_draws(user_topics, item_topics, seed=0):
@@ -36,18 +38,13 @@ def make_draws(user_topics, item_topics, seed=0):
     )
 
 
-@pytest.fixture(scope="module")
-def posterior():
-    """A posterior of which user "cold" has no training rating."""
-    users, items = ["ann", "bob", "cy", "dee", "eve", "cold"], [10, 20, 30, 40]
+def make_posterior(spec, draws, **more):
+    """Write a posterior out; user "cold" has no training rating."""
     table = im3f.Ratings.from_arrays(
-        users + ["ann"], items + [10, 20, 30], [1.0, 2, 3, 4, 5, 3, 2]
+        [*NAMES, "ann"], [10, 20, 30, 40, 10, 10, 20], [1.0, 2, 3, 4, 5, 3, 2]
     )
-    row = np.zeros(len(table.users), int)
-    (cold,) = table.users.lookup(["cold"])
-    row[np.arange(len(row)) != cold] = np.arange(USERS)
-    row[cold] = USERS
-    spec = resolve(im3f.IM3F(DIM, max_user_topics=3, max_item_topics=2), 3.0, 1.0, 1.0)
+    row = np.empty(USERS + 1, int)
+    row[table.users.lookup(NAMES)] = np.arange(USERS + 1)
     names = ("rating_variance", "num_user_topics", "num_item_topics")
     return Posterior(
         spec=spec,
@@ -55,7 +52,7 @@ def posterior():
         items=table.items,
         user_row=row,
         item_row=np.append(np.arange(ITEMS), ITEMS),
-        draws=make_draws(3, 2),
+        draws=draws,
         trace={name: np.arange(CHAINS * 5.0).reshape(CHAINS, 5) for name in names},
         levels=np.arange(1.0, 6.0),
         is_discrete=True,
@@ -66,7 +63,14 @@ def posterior():
         device="cpu",
         versions={},
         seconds={},
+        **more,
     )
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    model = im3f.IM3F(DIM, max_user_topics=3, max_item_topics=2)
+    return make_posterior(resolve(model, 3.0, 1.0, 1.0), make_draws(3, 2))
 
 
 def rating_means(draws, user, item):

@@ -11,20 +11,19 @@ import im3f_jax as im3f
 from im3f_jax import InputError
 from im3f_jax.data.times import TimeScale
 from im3f_jax.model.spec import resolve
-from im3f_jax.posterior.posterior import Posterior
 from tests.posterior.test_predictions import (
     CHAINS,
     DIM,
     ITEMS,
     KEPT,
+    NAMES,
     USERS,
     make_draws,
+    make_posterior,
     rating_means,
 )
 
 BINS = 3
-# Users in the order of their rows; "cold" has no training rating.
-NAMES = ["ann", "bob", "cy", "dee", "eve", "cold"]
 # In the first bin, on an edge, between, and after all.
 PAIRS = (
     ["ann", "bob", "cold", "eve", "ann"],
@@ -35,9 +34,6 @@ PAIRS = (
 
 def make(likelihood="gaussian", **time):
     rng = np.random.default_rng(5)
-    table = im3f.Ratings.from_arrays(
-        [*NAMES, "ann"], [10, 20, 30, 40, 10, 10, 20], [1.0, 2, 3, 4, 5, 3, 2]
-    )
     time = time or {"item_time_bins": BINS, "user_drift_variance": None}
     spec = im3f.IM3F(
         DIM, max_user_topics=3, max_item_topics=2, likelihood=likelihood, **time
@@ -57,29 +53,9 @@ def make(likelihood="gaussian", **time):
         draws = draws._replace(
             cut_points=cuts, rating_variance=np.ones_like(draws.rating_variance)
         )
-    names = ("rating_variance", "num_user_topics", "num_item_topics")
     mean = np.append(rng.uniform(100, 200, USERS), np.nan)
-    row = np.empty(USERS + 1, int)
-    row[table.users.lookup(NAMES)] = np.arange(USERS + 1)
-    return Posterior(
-        spec=spec,
-        users=table.users,
-        items=table.items,
-        user_row=row,
-        item_row=np.append(np.arange(ITEMS), ITEMS),
-        draws=draws,
-        trace={name: np.arange(CHAINS * 5.0).reshape(CHAINS, 5) for name in names},
-        levels=np.arange(1.0, 6.0),
-        is_discrete=True,
-        num_warmup=2,
-        num_samples=3,
-        thinning=1,
-        seed=0,
-        device="cpu",
-        versions={},
-        seconds={},
-        time_scale=TimeScale(np.array([100.0, 160.0]), mean, 2.5),
-    )
+    scale = TimeScale(np.array([100.0, 160.0]), mean, 2.5)
+    return make_posterior(spec, draws, time_scale=scale)
 
 
 def each_draw(posterior, user, item, time):
