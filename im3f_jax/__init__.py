@@ -21,6 +21,7 @@ _PUBLIC = {
     # the model: presets, and what a spec is made of
     "BPMF": "im3f_jax.api",
     "M3F": "im3f_jax.api",
+    "M3F_TIF": "im3f_jax.api",
     "IM3F": "im3f_jax.api",
     "PMF": "im3f_jax.api",
     "Model": "im3f_jax.api",
@@ -37,6 +38,8 @@ _PUBLIC = {
     "SharedNormal": "im3f_jax.model.bias_prior",
     "GammaNoise": "im3f_jax.model.noise",
     "ConstantNoise": "im3f_jax.model.noise",
+    "TopicFactors": "im3f_jax.model.topic_factors",
+    "NoTopicFactors": "im3f_jax.model.topic_factors",
     "TimeBins": "im3f_jax.model.time_effects",
     "TimeDrift": "im3f_jax.model.time_effects",
     "NoTime": "im3f_jax.model.time_effects",

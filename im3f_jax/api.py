@@ -53,10 +53,11 @@ from im3f_jax.model.time_effects import (
     reads_times,
     times_of,
 )
+from im3f_jax.model.topic_factors import TopicFactors
 from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet, NoTopics
 from im3f_jax.posterior.posterior import Posterior
 
-__all__ = ["BPMF", "IM3F", "M3F", "PMF", "Model"]
+__all__ = ["BPMF", "IM3F", "M3F", "M3F_TIF", "PMF", "Model"]
 
 logger = logging.getLogger(__name__)
 
@@ -404,6 +405,66 @@ def M3F(
         _biases(
             item_bias_variance, user_topic_mean_variance, item_shared_bias_variance
         ),
+    )
+
+
+def M3F_TIF(
+    user_topics: int = 2,
+    item_topics: int = 2,
+    latent_dim: int = 10,
+    *,
+    topic_factor_dim: int = 2,
+    topic_factor_prior: NormalWishart | None = None,
+    user_topic_concentration: float = 10000.0,
+    item_topic_concentration: float = 10000.0,
+    rating_variance: Variance = None,
+    rating_variance_floor: float | None = None,
+    user_bias_variance: Variance = None,
+    item_bias_variance: Variance = None,
+    global_bias: float | None = None,
+    factor_prior: FactorPrior = None,
+    likelihood: Likelihood = "gaussian",
+    user_noise_shape: NoiseShape = math.inf,
+    item_noise_shape: NoiseShape = math.inf,
+    degrees_of_freedom: float = math.inf,
+    item_time_bins: int = 0,
+    item_time_variance: Variance = None,
+    user_drift_variance: Variance = 0.0,
+) -> Model:
+    """Mixed membership matrix factorisation with topic-indexed factors, M3F-TIF.
+
+    Mackey, Weiss and Jordan (2010): a rating's mean is chi_0 + s_u + t_j + a_u . b_j +
+    v_u[zM] . w_j[zU]. Its topics select vectors whose inner product is added, in the
+    place of biases; each user and each item has a bias that no topic changes.
+
+    Parameters
+    ----------
+    user_topics, item_topics
+        Numbers of topics, at least 1.
+    topic_factor_dim
+        Length of v_u[k] and w_j[i].
+    topic_factor_prior
+        Of the mean and the precision of each side's; None is `NormalWishart()`.
+    user_bias_variance, item_bias_variance
+        Of s_u and t_j ~ Normal(0, variance): a number, an `InverseGamma`, or None
+        (sampled).
+
+    The other parameters are those of `M3F` and `IM3F`.
+    """
+    part = TopicFactors(topic_factor_dim, topic_factor_prior or NormalWishart())
+    return _model(
+        latent_dim,
+        _finite(user_topics, user_topic_concentration),
+        _finite(item_topics, item_topic_concentration),
+        _likelihood(likelihood, rating_variance, rating_variance_floor),
+        global_bias,
+        factor_prior,
+        _noise(user_noise_shape, item_noise_shape, degrees_of_freedom)
+        | _time(item_time_bins, item_time_variance, user_drift_variance)
+        | {"topic_factors": part},
+        # The same under all topics: only the part that they share varies.
+        SharedNormal(0.0, 0.0, shared_variance=user_bias_variance),
+        SharedNormal(0.0, 0.0, shared_variance=item_bias_variance),
     )
 
 

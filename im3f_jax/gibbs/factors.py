@@ -28,6 +28,7 @@ def conditional_factors(
     rating_variance: Array,
     blocks: RowBlocks,
     precision: Array | None = None,
+    other_row: Array | None = None,
 ) -> FactorParameters:
     """Full conditional of a side's factors given the other side's.
 
@@ -51,13 +52,24 @@ def conditional_factors(
     blocks
         This side's ratings, row by row.
     precision
-        Relative precision of each rating's noise, shape (N,); None: all 1.
+        Relative precision of each rating's noise, shape (N,); None: all 1. 0 leaves a
+        rating out.
+    other_row
+        Row of `other_factors` that each rating reads, int32, shape (N,); None: that of
+        its other side. Where it is given, `precision` must be 0 in padding.
     """
     num_batches = blocks.batch_start.shape[0] - 1
     root = None if precision is None else jnp.sqrt(precision)
     parts = lax.map(
         lambda batch: _batch_parameters(
-            prior, residual, other_factors, rating_variance, blocks, root, batch
+            prior,
+            residual,
+            other_factors,
+            rating_variance,
+            blocks,
+            root,
+            batch,
+            other_row,
         ),
         jnp.arange(num_batches),
     )
@@ -73,6 +85,7 @@ def resample_factors(
     blocks: RowBlocks,
     num_rows: Array,
     precision: Array | None = None,
+    other_row: Array | None = None,
 ) -> Array:
     """Draw a side's factors from `conditional_factors`, shape (rows, D).
 
@@ -88,7 +101,14 @@ def resample_factors(
     def draw(batch_and_noise):
         batch, noise = batch_and_noise
         linear, precision = _batch_parameters(
-            prior, residual, other_factors, rating_variance, blocks, root, batch
+            prior,
+            residual,
+            other_factors,
+            rating_variance,
+            blocks,
+            root,
+            batch,
+            other_row,
         )
         return draw_gaussians(precision, linear, noise)
 
@@ -108,6 +128,7 @@ def _batch_parameters(
     blocks: RowBlocks,
     root: Array | None,
     batch: Array,
+    other_row: Array | None = None,
 ) -> FactorParameters:
     """Natural parameters of one batch of rows, summed group by group."""
     dim = other_factors.shape[1]
@@ -116,11 +137,11 @@ def _batch_parameters(
 
     def add_group(group, sums):
         gram, linear = sums
-        row = blocks.row[group]
-        vectors = other_factors[blocks.other[group]]
-        x = residual[blocks.position[group]]
+        row, position = blocks.row[group], blocks.position[group]
+        other = blocks.other[group] if other_row is None else other_row[position]
+        vectors, x = other_factors[other], residual[position]
         if root is not None:  # the square root of the precisions, on both sides
-            scale = root[blocks.position[group]]
+            scale = root[position]
             vectors, x = vectors * scale[..., None], x * scale
         products, cross = weighted_moments(vectors, x)
         return (

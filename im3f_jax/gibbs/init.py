@@ -18,6 +18,7 @@ from im3f_jax.gibbs.state import (
     Seating,
     State,
     TimeState,
+    TopicFactorState,
     TopicWeights,
 )
 from im3f_jax.gibbs.sweep import resample_topic_weights
@@ -28,6 +29,7 @@ from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.scalars import start_value
 from im3f_jax.model.spec import ModelSpec
 from im3f_jax.model.time_effects import NoTime, TimeBins, time_of_ratings
+from im3f_jax.model.topic_factors import TopicFactors, topic_factors_of_ratings
 from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet
 from im3f_jax.numerics.linalg import dots_of_pairs
 from im3f_jax.numerics.reductions import count_by_cell
@@ -79,7 +81,8 @@ def init_state(
     dtype = data.rating.dtype
     (num_ratings,) = data.rating.shape
     num_user_topics, num_item_topics = spec.num_user_topics, spec.num_item_topics
-    prior, increments = _factor_prior(spec, dtype), None
+    prior = _factor_prior(spec.factor_prior, spec.latent_dim, dtype)
+    increments = None
     if user_factors is None:
         user_factors = _factors(next(keys), prior, data.user_rows)
     if item_factors is None:
@@ -147,6 +150,7 @@ def init_state(
         noise=_noise(spec, data),
         column_increments=increments,
         time=_time(jax.random.fold_in(key, 1), spec, data),
+        topic_factors=_topic_factors(jax.random.fold_in(key, 3), spec, data),
     )
     return _draw_biases(bias_key, spec, state, data, valid)
 
@@ -166,6 +170,11 @@ def _draw_biases(
     time_part = time_of_ratings(state.time, data.user, data.item, data.times)
     if time_part is not None:
         response -= time_part
+    if state.topic_factors is not None:
+        topics = state.user_topic_of_rating, state.item_topic_of_rating
+        response -= topic_factors_of_ratings(
+            state.topic_factors, data.user, data.item, topics
+        )
     sides = (
         ("user", data.user, state.item_topic_of_rating, spec.item_topic_prior),
         ("item", data.item, state.user_topic_of_rating, spec.user_topic_prior),
@@ -287,8 +296,28 @@ def _sampled(prior) -> bool:
     return hasattr(prior, "shape") and hasattr(prior, "scale")
 
 
-def _factor_prior(spec: ModelSpec, dtype) -> FactorPriorState:
-    prior, dim = spec.factor_prior, spec.latent_dim
+def _topic_factors(key: Array, spec: ModelSpec, data) -> TopicFactorState | None:
+    """Start with draws a tenth as wide as their prior expects: a small part."""
+    part = spec.topic_factors
+    if not isinstance(part, TopicFactors):
+        return None
+    prior = _factor_prior(part.prior, part.dim, data.rating.dtype)
+    user_key, item_key = jax.random.split(key)
+
+    def draw(key, rows, num_rows, number):
+        wide = _factors(key, prior, rows * number).reshape(rows, number, part.dim)
+        valid = jnp.arange(rows, dtype=jnp.int32) < num_rows
+        return jnp.where(valid[:, None, None], 0.1 * wide, 0)
+
+    return TopicFactorState(
+        user=draw(user_key, data.user_rows, data.num_users, spec.num_item_topics),
+        item=draw(item_key, data.item_rows, data.num_items, spec.num_user_topics),
+        user_prior=prior,
+        item_prior=prior,
+    )
+
+
+def _factor_prior(prior, dim: int, dtype) -> FactorPriorState:
     if isinstance(prior, NormalWishart):
         mean, precision = prior.mean, prior.degrees_of_freedom * prior.scale
     elif isinstance(prior, MultiplicativeGamma):  # no column is shrunk at the start

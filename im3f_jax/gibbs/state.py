@@ -12,6 +12,7 @@ __all__ = [
     "State",
     "SweepInfo",
     "TimeState",
+    "TopicFactorState",
     "TopicWeights",
 ]
 
@@ -75,6 +76,15 @@ class TimeState(NamedTuple):
     user_variance: Array | None = None  # omega_U^2, squared rating scale, scalar
 
 
+class TopicFactorState(NamedTuple):
+    """Factors that topics index, and the prior of each side's."""
+
+    user: Array  # v, shape (num_users, item topics, dim); 0 in rows of padding
+    item: Array  # w, shape (num_items, user topics, dim); 0 in rows of padding
+    user_prior: FactorPriorState  # mu, shape (dim,), and Lambda, shape (dim, dim)
+    item_prior: FactorPriorState
+
+
 class State(NamedTuple):
     """One draw of everything. Rows of padding are carried along and mean nothing.
 
@@ -101,6 +111,7 @@ class State(NamedTuple):
     # Of a `MultiplicativeGamma` only: both sides' precisions are its running products.
     column_increments: Array | None = None  # delta, shape (D,)
     time: TimeState = TimeState()
+    topic_factors: TopicFactorState | None = None  # where the model has them
 
 
 class SweepInfo(NamedTuple):

@@ -4,7 +4,7 @@ from functools import singledispatch
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from im3f_jax.data.layout import RatingLayout
 from im3f_jax.gibbs.biases import bias_statistics, resample_biases
@@ -34,18 +34,20 @@ from im3f_jax.gibbs.state import (
     State,
     SweepInfo,
     TimeState,
+    TopicFactorState,
     TopicWeights,
 )
 from im3f_jax.gibbs.table_counts import resample_table_counts
 from im3f_jax.gibbs.table_topics import resample_table_topics, table_room
 from im3f_jax.gibbs.time_effects import effect_statistics, resample_effects
-from im3f_jax.gibbs.topics import resample_topics
+from im3f_jax.gibbs.topics import SelectingFactors, resample_topics
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.log_joint import log_joint
 from im3f_jax.model.noise import GammaNoise, precision_of_ratings
 from im3f_jax.model.scalars import Gamma
 from im3f_jax.model.spec import ModelSpec
 from im3f_jax.model.time_effects import NoTime, reads_times, time_of_ratings
+from im3f_jax.model.topic_factors import topic_factors_of_ratings
 from im3f_jax.model.topic_prior import (
     CRF,
     HDP,
@@ -67,11 +69,12 @@ def gibbs_sweep(
 
     Under the ordinal likelihood first cut points, the latent ratings summed out, and
     latent ratings, which the other blocks read in the place of the ratings. Factor
-    priors, user factors, item factors; item topics, user topics (rating by rating, then
-    table by table) and both sides' weights; user biases, item biases; what depends on
-    time, of items, of users; rating variance; relative precisions of the noise. The
-    factors' inner products are computed once, after the factors. A side without topics,
-    or with one, skips the blocks that have nothing to draw.
+    priors, user factors, item factors; the factors that topics index; item topics, user
+    topics (rating by rating, then table by table) and both sides' weights; user biases,
+    item biases; what depends on time, of items, of users; rating variance; relative
+    precisions of the noise. The factors' inner products are computed once, after the
+    factors. A side without topics, or with one, skips the blocks that have nothing to
+    draw; with topic factors no tables move.
 
     Parameters
     ----------
@@ -94,6 +97,9 @@ def gibbs_sweep(
     timed = reads_times(spec)
     if timed:
         noise_key, time_key = jax.random.split(noise_key)
+    topic_factors, product = state.topic_factors, None
+    if topic_factors is not None:
+        response_key, topic_factor_key = jax.random.split(response_key)
     room = table_room(data.rating.shape[0])
     valid = jnp.arange(data.rating.shape[0], dtype=jnp.int32) < data.num_ratings
     users, items = state.user_bias.shape, state.item_bias.shape
@@ -104,13 +110,18 @@ def gibbs_sweep(
     user_part = _selected(state.user_bias, data.user, state.item_topic_of_rating)
     item_part = _selected(state.item_bias, data.item, state.user_topic_of_rating)
     time_part = time_of_ratings(state.time, data.user, data.item, data.times)
+    parts = user_part + item_part + time_part if timed else user_part + item_part
+    if topic_factors is not None:
+        topics = state.user_topic_of_rating, state.item_topic_of_rating
+        product = topic_factors_of_ratings(topic_factors, data.user, data.item, topics)
+        parts = parts + product
     rating, cut_points, accepted = _resample_response(
         spec.likelihood,
         response_key,
         state,
         data,
         valid,
-        user_part + item_part + time_part if timed else user_part + item_part,
+        parts,
         None if precision is None else jnp.sqrt(precision),
     )
     response = rating - state.global_bias
@@ -137,7 +148,8 @@ def gibbs_sweep(
             data.num_users,
             data.num_items,
         )
-    x = jnp.where(valid, response - user_part - item_part, 0)
+    x = response if product is None else response - product
+    x = jnp.where(valid, x - user_part - item_part, 0)
     user_factors = resample_factors(
         next(keys),
         user_prior,
@@ -164,6 +176,17 @@ def gibbs_sweep(
         user_factors, item_factors, data.user, data.item, data.chunk
     )
     item_topic, user_topic = state.item_topic_of_rating, state.user_topic_of_rating
+    if topic_factors is not None:
+        topic_factors = _resample_topic_factors(
+            spec,
+            topic_factor_key,
+            topic_factors,
+            data,
+            jnp.where(valid, x - user_part - item_part, 0),
+            (user_topic, item_topic),
+            state.rating_variance,
+            valid.astype(x.dtype) if precision is None else valid * precision,
+        )
     item_weights, user_weights = state.item_topic_weights, state.user_topic_weights
     user_bias, user_bias_prior = state.user_bias, state.user_bias_prior
     item_bias, item_bias_prior = state.item_bias, state.item_bias_prior
@@ -197,21 +220,25 @@ def gibbs_sweep(
             state.rating_variance,
             data.chunk,
             precision,
+            None
+            if topic_factors is None
+            else SelectingFactors(topic_factors.user, topic_factors.item, user_topic),
         )
-        item_topic = resample_table_topics(
-            next(keys),
-            x - item_part,
-            data.item,
-            data.user,
-            item_topic,
-            item_weights,
-            state.user_bias,
-            state.rating_variance,
-            data.num_ratings,
-            data.chunk,
-            room,
-            precision,
-        )
+        if topic_factors is None:
+            item_topic = resample_table_topics(
+                next(keys),
+                x - item_part,
+                data.item,
+                data.user,
+                item_topic,
+                item_weights,
+                state.user_bias,
+                state.rating_variance,
+                data.num_ratings,
+                data.chunk,
+                room,
+                precision,
+            )
         user_part = _selected(state.user_bias, data.user, item_topic)
     if isinstance(spec.user_topic_prior, CRF):
         user_topic, seating, item_bias, item_bias_prior = resample_franchise(
@@ -242,21 +269,25 @@ def gibbs_sweep(
             state.rating_variance,
             data.chunk,
             precision,
+            None
+            if topic_factors is None
+            else SelectingFactors(topic_factors.item, topic_factors.user, item_topic),
         )
-        user_topic = resample_table_topics(
-            next(keys),
-            x - user_part,
-            data.user,
-            data.item,
-            user_topic,
-            user_weights,
-            state.item_bias,
-            state.rating_variance,
-            data.num_ratings,
-            data.chunk,
-            room,
-            precision,
-        )
+        if topic_factors is None:
+            user_topic = resample_table_topics(
+                next(keys),
+                x - user_part,
+                data.user,
+                data.item,
+                user_topic,
+                user_weights,
+                state.item_bias,
+                state.rating_variance,
+                data.num_ratings,
+                data.chunk,
+                room,
+                precision,
+            )
         item_part = _selected(state.item_bias, data.item, user_topic)
     user_counts = count_by_cell(
         valid, data.user, user_topic, user_weights.log_row_weights.shape
@@ -270,6 +301,10 @@ def gibbs_sweep(
     item_weights = resample_topic_weights(
         spec.item_topic_prior, next(keys), item_weights, item_counts, valid.shape[0]
     )
+
+    if topic_factors is not None:
+        topics = user_topic, item_topic
+        x = x - topic_factors_of_ratings(topic_factors, data.user, data.item, topics)
 
     # Biases, given factors and topics.
     user_key, item_key = next(keys), next(keys)
@@ -339,6 +374,7 @@ def gibbs_sweep(
         noise=noise,
         column_increments=increments,
         time=time,
+        topic_factors=topic_factors,
     )
     info = _describe(
         state,
@@ -376,6 +412,75 @@ def _(likelihood: Ordinal, key, state, data, valid, parts, root):
     )
     latent = resample_latent_ratings(latent_key, level, mean, cut_points, root)
     return latent, cut_points, accepted
+
+
+def _resample_topic_factors(
+    spec: ModelSpec,
+    key: Array,
+    state: TopicFactorState,
+    data: RatingLayout,
+    residual: Array,
+    topics: tuple[Array, Array],
+    rating_variance: Array,
+    precision: Array,
+) -> TopicFactorState:
+    """Draw the factors that topics index, of users, then of items, and their priors.
+
+    The vectors of a side under one topic are a side's factors, to which only the
+    ratings of that topic belong; each rating reads the vector that its other topic
+    selects. `residual` and `precision` are 0 in padding.
+    """
+    user_topic, item_topic = topics
+    prior = spec.topic_factors.prior
+
+    def draw(key, own, other, topic, other_row, other_topic, blocks, num_rows):
+        prior_key, *keys = jax.random.split(key, 1 + own.shape[1])
+        rows, number, dim = own.shape
+        drawn = resample_factor_prior(
+            prior, prior_key, own.reshape(-1, dim), num_rows * number
+        )
+        vectors = other.reshape(-1, dim)
+        at = other_row * other.shape[1] + other_topic
+
+        def of_topic(given):
+            key, k = given
+            return resample_factors(
+                key,
+                drawn,
+                residual,
+                vectors,
+                rating_variance,
+                blocks,
+                num_rows,
+                jnp.where(topic == k, precision, 0),
+                at,
+            )
+
+        given = jnp.stack(keys), jnp.arange(number, dtype=topic.dtype)
+        return jnp.swapaxes(lax.map(of_topic, given), 0, 1), drawn
+
+    user_key, item_key = jax.random.split(key)
+    user, user_prior = draw(
+        user_key,
+        state.user,
+        state.item,
+        item_topic,
+        data.item,
+        user_topic,
+        data.user_blocks,
+        data.num_users,
+    )
+    item, item_prior = draw(
+        item_key,
+        state.item,
+        user,
+        user_topic,
+        data.user,
+        item_topic,
+        data.item_blocks,
+        data.num_items,
+    )
+    return TopicFactorState(user, item, user_prior, item_prior)
 
 
 @singledispatch

@@ -1,11 +1,25 @@
 """Block: the topics of all ratings on one side, given those on the other."""
 
+from typing import NamedTuple
+
 import jax
+import jax.numpy as jnp
 from jax import Array, lax
 
 from im3f_jax.numerics.random import invert_weights, standard_uniform
 
-__all__ = ["conditional_topics", "resample_topics"]
+__all__ = ["SelectingFactors", "conditional_topics", "resample_topics"]
+
+
+class SelectingFactors(NamedTuple):
+    """Factors of which this topic selects one side's, and the other topic the other's.
+
+    For item topics v and w, and user topics; for user topics the sides change places.
+    """
+
+    own: Array  # shape (bias rows, K, dim)
+    other: Array  # shape (weight rows, other topics, dim)
+    other_topic: Array  # of each rating, int32, shape (N,)
 
 
 def conditional_topics(
@@ -16,6 +30,7 @@ def conditional_topics(
     bias: Array,
     rating_variance: Array,
     precision: Array | None = None,
+    product: Array | None = None,
 ) -> Array:
     """Full conditional of the topics of ratings on one side, unnormalised.
 
@@ -39,6 +54,9 @@ def conditional_topics(
     precision
         Relative precision of each rating's noise, shape (n,), by which its misfit is
         multiplied; None: all 1.
+    product
+        Inner products that the topics select beside the biases, v_u[k] . w_j[zU_n],
+        shape (n, K); None: there are none.
 
     Returns
     -------
@@ -46,6 +64,8 @@ def conditional_topics(
         Log probabilities up to a constant a rating, shape (n, K).
     """
     misfit = residual[:, None] - bias[bias_row]
+    if product is not None:
+        misfit = misfit - product
     half = 0.5 / rating_variance
     if precision is not None:
         half = half * precision[:, None]
@@ -62,6 +82,7 @@ def resample_topics(
     rating_variance: Array,
     chunk: int,
     precision: Array | None = None,
+    factors: SelectingFactors | None = None,
 ) -> Array:
     """Draw topics from `conditional_topics`, int32, shape (N,).
 
@@ -71,7 +92,11 @@ def resample_topics(
     uniform = standard_uniform(key, residual.shape, residual.dtype)
 
     def draw(part):
-        residual, weight_row, bias_row, uniform, precision = part
+        residual, weight_row, bias_row, uniform, precision, other_topic = part
+        product = None
+        if factors is not None:
+            other = factors.other[weight_row, other_topic]
+            product = jnp.sum(factors.own[bias_row] * other[:, None], axis=-1)
         log_weights = conditional_topics(
             residual,
             weight_row,
@@ -80,11 +105,19 @@ def resample_topics(
             bias,
             rating_variance,
             precision,
+            product,
         )
         return invert_weights(log_weights, uniform)
 
     parts = jax.tree.map(
         lambda x: x.reshape(-1, chunk),
-        (residual, weight_row, bias_row, uniform, precision),
+        (
+            residual,
+            weight_row,
+            bias_row,
+            uniform,
+            precision,
+            None if factors is None else factors.other_topic,
+        ),
     )
     return lax.map(draw, parts).reshape(-1)

@@ -4,12 +4,15 @@ The mean of a rating over its topics, chi_0 + a_u . b_j + sum_k theta_M[j, k] c_
 sum_i theta_U[u, i] d_j[i], is chi_0 plus the inner product of a vector of the user,
 [a_u, c_u, theta_U[u]], with a vector of the item, [b_j, theta_M[j], d_j]. Where the
 noise differs between users or items, relative precisions stand at the end, p_u beside a
-0 of the item and a 0 of the user beside q_j: they add nothing to the product.
+0 of the item and a 0 of the user beside q_j: they add nothing to the product. Topic
+factors add, before these, v_u[k, d] theta_U[u, i] beside theta_M[j, k] w_j[i, d] for
+every k, i, d; as weights sum to 1, the sums over i and over k give v and w again.
 
 What depends on the time of a rating is no inner product: it is added to chi_0, pair by
 pair.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -22,6 +25,7 @@ from im3f_jax.gibbs.state import State
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.spec import ModelSpec
+from im3f_jax.model.topic_factors import TopicFactors
 from im3f_jax.numerics.special import HALF_LOG_TWO_PI, log_student, student_cdf
 
 __all__ = [
@@ -42,7 +46,15 @@ TOPICS = 8
 def feature_width(spec: ModelSpec) -> int:
     """Numbers in the vector of a user or an item."""
     topics = spec.num_item_topics + spec.num_user_topics
-    return spec.latent_dim + topics + 2 * _noise_differs(spec)
+    products = math.prod(_product_shape(spec))
+    return spec.latent_dim + topics + products + 2 * _noise_differs(spec)
+
+
+def _product_shape(spec: ModelSpec) -> tuple[int, int, int]:
+    """Item topics, user topics and dimension of products of topic factors."""
+    part = spec.topic_factors
+    dim = part.dim if isinstance(part, TopicFactors) else 0
+    return spec.num_item_topics, spec.num_user_topics, dim
 
 
 def _noise_differs(spec: ModelSpec) -> bool:
@@ -60,7 +72,8 @@ def prediction_features(state: State, data: RatingLayout) -> tuple[Array, Array]
     -------
     tuple of Array
         Shapes (user rows, F) and (item rows, F), with F = latent_dim + item topics +
-        user topics, and 2 more where the noise differs.
+        user topics, item topics x user topics x dim more with topic factors, and 2 more
+        where the noise differs.
     """
     user_weights, item_weights = state.user_topic_weights, state.item_topic_weights
     new_user = jnp.concatenate(
@@ -87,6 +100,17 @@ def prediction_features(state: State, data: RatingLayout) -> tuple[Array, Array]
     )
     user = user.at[data.num_users].set(new_user)
     item = item.at[data.num_items].set(new_item)
+    extra = state.topic_factors
+    if extra is not None:
+        dim, width = state.user_factors.shape[1], state.user_bias.shape[1]
+        # The weights as they stand above, prior and all; expected of a new row is mu.
+        theta_user, theta_item = user[:, dim + width :], item[:, dim : dim + width]
+        v = extra.user.at[data.num_users].set(extra.user_prior.mean)
+        w = extra.item.at[data.num_items].set(extra.item_prior.mean)
+        of_user = v[:, :, None] * theta_user[:, None, :, None]
+        of_item = w[:, None] * theta_item[:, :, None, None]
+        user = jnp.concatenate([user, of_user.reshape(len(user), -1)], axis=1)
+        item = jnp.concatenate([item, of_item.reshape(len(item), -1)], axis=1)
     noise = state.noise
     if noise.user is None and noise.item is None:
         return user, item
@@ -162,6 +186,15 @@ def mixture_of_pairs(
         at = dim + num_item_topics + user_topic[user]
         mean = mean + items[item[:, None], at][:, None]
         weight = weight * user_weight[user][:, None]
+    shape = _product_shape(spec)
+    if shape[2]:
+        start = dim + num_item_topics + spec.num_user_topics
+        place = slice(start, start + math.prod(shape))
+        v = jnp.sum(users[:, place].reshape(-1, *shape), axis=2)  # (rows, K_M, dim)
+        w = jnp.sum(items[:, place].reshape(-1, *shape), axis=1)
+        v = v[user[:, None], item_topic[item]][:, :, None]
+        w = w[item[:, None], user_topic[user]][:, None]
+        mean = mean + jnp.sum(v * w, axis=-1)
     return mean, weight
 
 

@@ -7,6 +7,7 @@ from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.spec import ModelSpec
 from im3f_jax.model.time_effects import TimeBins, TimeDrift, reads_times
+from im3f_jax.model.topic_factors import TopicFactors
 from im3f_jax.model.topic_prior import CRF, NoTopics
 
 __all__ = ["estimate_draw_bytes", "estimate_memory", "format_bytes"]
@@ -56,9 +57,10 @@ def estimate_memory(
         spec.num_user_topics,
         spec.num_item_topics,
     )
-    by_row = users * (dim + item_topics + user_topics) + items * (
-        dim + item_topics + user_topics
-    )
+    by_row = (users + items) * (dim + item_topics + user_topics)
+    part = spec.topic_factors
+    extra = part.dim if isinstance(part, TopicFactors) else 0
+    topic_factors = extra * (users * item_topics + items * user_topics)
     batch_rows = max(
         blocks.rows // (len(blocks.batch_start) - 1)
         for blocks in (layout.user_blocks, layout.item_blocks)
@@ -78,8 +80,8 @@ def estimate_memory(
             8 * blocks.other.size + 4 * blocks.row.size
             for blocks in (layout.user_blocks, layout.item_blocks)
         ),
-        "state": num_chains * 2 * (by_row * word + 8 * num_ratings),
-        "features": num_chains * 2 * by_row * word,
+        "state": num_chains * 2 * ((by_row + topic_factors) * word + 8 * num_ratings),
+        "features": num_chains * 2 * (users + items) * feature_width(spec) * word,
         "factor work": num_chains * word * (3 * batch_rows * dim**2 + 3 * group * dim),
         "rating work": num_chains * num_ratings * (4 * word + 16 + 28 * (seated > 1)),
         "table work": num_chains * 3 * word * table_room(num_ratings) * seated,
@@ -100,6 +102,9 @@ def estimate_memory(
                 + 8 * word * num_ratings
                 + 3 * word * layout.chunk * choices
             )
+    if extra:  # of one topic at a time: a mask, rows read, and the products selected
+        parts["topic factor work"] = num_chains * word * (6 * num_ratings)
+        parts["topic factor work"] += num_chains * word * topic_factors
     noises = spec.user_noise, spec.item_noise, spec.rating_noise
     if any(isinstance(noise, GammaNoise) for noise in noises):
         parts["noise"] = num_chains * 6 * word * num_ratings
@@ -121,8 +126,9 @@ def _time_cells(spec: ModelSpec, users: int, items: int) -> int:
 def estimate_draw_bytes(spec: ModelSpec, num_users: int, num_items: int) -> int:
     """Bytes of one kept draw on the host: float32 vectors of all users and items.
 
-    4 (num_users + num_items + 2) (latent_dim + item topics + user topics, and 2 more
-    where the noise differs between users or items), and what depends on time.
+    4 (num_users + num_items + 2) (latent_dim + item topics + user topics, with topic
+    factors item topics x user topics x dim more, and 2 more where the noise differs
+    between users or items), and what depends on time.
     """
     width = feature_width(spec)
     timed = _time_cells(spec, num_users + 1, num_items + 1)

@@ -31,6 +31,7 @@ from im3f_jax.model.prior import prior_rows
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import ModelSpec
 from im3f_jax.model.time_effects import TimeBins, TimeDrift, TimeEffect
+from im3f_jax.model.topic_factors import TopicFactors
 from im3f_jax.model.topic_prior import CONCENTRATION_FLOOR, HDP, FiniteDirichlet
 
 __all__ = [
@@ -145,6 +146,11 @@ def model_of_rows(
         item_bias = _biases(
             "item", "user", spec.item_bias_prior, spec.num_user_topics, items
         )
+        v = w = None
+        if isinstance(spec.topic_factors, TopicFactors):
+            part = spec.topic_factors
+            v = _topic_factors("user", part, spec.num_item_topics, users)
+            w = _topic_factors("item", part, spec.num_user_topics, items)
         by_user = _precisions("user", spec.user_noise, users)
         by_item = _precisions("item", spec.item_noise, items)
         mean = spec.global_bias + jnp.sum(
@@ -175,14 +181,18 @@ def model_of_rows(
                     None if user_bias is None else log_item_weights[item],
                     None if item_bias is None else log_user_weights[user],
                     respond,
+                    None if v is None else jnp.einsum("nkd,nid->nik", v[user], w[item]),
                 )
             else:
                 if item_bias is not None:
-                    topic = _topic("user", log_user_weights[user])
-                    mean = mean + item_bias[item, topic]
+                    user_topic = _topic("user", log_user_weights[user])
+                    mean = mean + item_bias[item, user_topic]
                 if user_bias is not None:
-                    topic = _topic("item", log_item_weights[item])
-                    mean = mean + user_bias[user, topic]
+                    item_topic = _topic("item", log_item_weights[item])
+                    mean = mean + user_bias[user, item_topic]
+                if v is not None:
+                    product = v[user, item_topic] * w[item, user_topic]
+                    mean = mean + jnp.sum(product, axis=-1)
                 mean = numpyro.deterministic("mean", mean)
                 likelihood = respond(mean)
             if not isinstance(spec.likelihood, Ordinal):
@@ -295,19 +305,7 @@ def _factors(side: str, spec: ModelSpec, rows, columns: Array | None) -> Array:
     """
     prior, dim = spec.factor_prior, spec.latent_dim
     if isinstance(prior, NormalWishart):
-        root = numpyro.sample(
-            f"{side}_factor_precision_root",
-            dist.WishartCholesky(
-                prior.degrees_of_freedom,
-                scale_tril=jnp.sqrt(jnp.asarray(prior.scale, float)) * jnp.eye(dim),
-            ),
-        )
-        mean = numpyro.sample(
-            f"{side}_factor_mean",
-            NormalByRoot(
-                jnp.full(dim, prior.mean, float), root * jnp.sqrt(prior.mean_precision)
-            ),
-        )
+        mean, root = _normal_wishart(f"{side}_factor", prior, dim)
     elif isinstance(prior, MultiplicativeGamma):
         root = columns
         spread = 1 / (jnp.sqrt(prior.mean_precision) * jnp.diagonal(root))
@@ -321,6 +319,30 @@ def _factors(side: str, spec: ModelSpec, rows, columns: Array | None) -> Array:
     with rows:
         factors = numpyro.sample(f"{side}_factors", NormalByRoot(mean, root))
     return jnp.asarray(factors)  # numpy's, where a caller substitutes them
+
+
+def _normal_wishart(name: str, prior: NormalWishart, dim: int) -> tuple[Array, Array]:
+    """Draw mu and the lower triangular root of Lambda."""
+    scale = jnp.sqrt(jnp.asarray(prior.scale, float)) * jnp.eye(dim)
+    root = numpyro.sample(
+        f"{name}_precision_root",
+        dist.WishartCholesky(prior.degrees_of_freedom, scale_tril=scale),
+    )
+    about = root * jnp.sqrt(prior.mean_precision)
+    centre = jnp.full(dim, prior.mean, float)
+    return numpyro.sample(f"{name}_mean", NormalByRoot(centre, about)), root
+
+
+def _topic_factors(side: str, part: TopicFactors, count: int, rows) -> Array:
+    """Draw the vectors that the other side's topics select, (rows, count, dim)."""
+    name = f"{side}_topic_factor"
+    mean, root = _normal_wishart(name, part.prior, part.dim)
+    numpyro.deterministic(
+        f"{name}_precision", jnp.matmul(root, root.T, precision="highest")
+    )
+    law = NormalByRoot(mean, root).expand([count]).to_event(1)
+    with rows:
+        return jnp.asarray(numpyro.sample(f"{name}s", law))
 
 
 def _weights(side: str, prior, rows) -> Array | None:
@@ -402,11 +424,11 @@ def _topic(side: str, log_weights: Array) -> Array:
     )
 
 
-def _mixture(mean, user_bias, item_bias, log_item, log_user, respond):
+def _mixture(mean, user_bias, item_bias, log_item, log_user, respond, product=None):
     """Sum both topics of a rating out, batch shape (N,).
 
     Each bias and the log weights of the topics that select it have shape (N, K), or
-    are None.
+    are None; what both select together, (N, user topics, item topics), or None.
     """
     if user_bias is None and item_bias is None:
         return respond(mean)
@@ -415,6 +437,8 @@ def _mixture(mean, user_bias, item_bias, log_item, log_user, respond):
         means, logits = means + item_bias[:, :, None], logits + log_user[:, :, None]
     if user_bias is not None:
         means, logits = means + user_bias[:, None, :], logits + log_item[:, None, :]
+    if product is not None:
+        means = means + product
     means, logits = (x.reshape(len(mean), -1) for x in (means, logits))
     each = respond(means)
     if isinstance(each, dist.Normal):

@@ -6,6 +6,7 @@ from jax import Array
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import precision_of_ratings
 from im3f_jax.model.time_effects import time_of_ratings
+from im3f_jax.model.topic_factors import topic_factors_of_ratings
 from im3f_jax.model.topic_prior import (
     CRF,
     log_density_of_rows,
@@ -104,6 +105,17 @@ def log_joint(
     ):
         total += spec.factor_prior.log_density(prior.mean, prior.precision)
         total += _log_factors(factors, rows, prior)
+    extra = state.topic_factors
+    if extra is not None:
+        for factors, rows, prior in (
+            (extra.user, users, extra.user_prior),
+            (extra.item, items, extra.item_prior),
+        ):
+            total += spec.topic_factors.prior.log_density(prior.mean, prior.precision)
+            number, dim = factors.shape[1:]
+            total += _log_factors(
+                factors.reshape(-1, dim), jnp.repeat(rows, number), prior
+            )
     if state.column_increments is not None:
         total += spec.factor_prior.log_density_of_increments(state.column_increments)
     for bias, rows, state_prior, prior, weights in (
@@ -188,8 +200,9 @@ def log_joint(
 def mean_of_ratings(state, data) -> Array:
     """Mean of each rating (or latent rating) given everything, shape (N,).
 
-    chi_0 + a_u . b_j + c_u[zM_n] + d_j[zU_n], and where the model reads times
-    e_j[bin_n] + f_u x_n; plain, for checks on small data.
+    chi_0 + a_u . b_j + c_u[zM_n] + d_j[zU_n], and where the model has topic factors
+    v_u[zM_n] . w_j[zU_n], where it reads times e_j[bin_n] + f_u x_n; plain, for checks
+    on small data.
     """
     mean = state.global_bias + jnp.sum(
         state.user_factors[data.user] * state.item_factors[data.item], axis=-1
@@ -198,6 +211,11 @@ def mean_of_ratings(state, data) -> Array:
         mean += state.user_bias[data.user, state.item_topic_of_rating]
     if state.item_bias.shape[1]:
         mean += state.item_bias[data.item, state.user_topic_of_rating]
+    if state.topic_factors is not None:
+        topics = state.user_topic_of_rating, state.item_topic_of_rating
+        mean += topic_factors_of_ratings(
+            state.topic_factors, data.user, data.item, topics
+        )
     part = time_of_ratings(state.time, data.user, data.item, data.times)
     return mean if part is None else mean + part
 

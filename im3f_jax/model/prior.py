@@ -24,6 +24,7 @@ from im3f_jax.model.noise import LEAST_PRECISION, GammaNoise
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import ModelSpec, resolve, validate
 from im3f_jax.model.time_effects import NoTime, read_times, reads_times
+from im3f_jax.model.topic_factors import TopicFactors
 from im3f_jax.model.topic_prior import HDP, FiniteDirichlet, NoTopics
 from im3f_jax.numerics.random import log_gamma as quick_log_gamma
 
@@ -218,7 +219,9 @@ def draw_prior(
         rating scale. Under a
         `MultiplicativeGamma` also `column_increments` (D,), delta. Where the model
         reads times also `item_time_bias` (rows, bins), `user_drift` (rows,) and their
-        `{side}_time_variance`. Under the ordinal
+        `{side}_time_variance`. With topic factors also `{side}_topic_factors` (rows,
+        topics of the other side, dim), `{side}_topic_factor_mean` (dim,) and
+        `{side}_topic_factor_precision` (dim, dim). Under the ordinal
         likelihood also `cut_points` (L - 1,), on the scale of the latent
         ratings, as is `mean`.
     """
@@ -238,7 +241,8 @@ def draw_prior(
         columns = jnp.sqrt(precision)
     for side in SIDES:
         if columns is None:
-            centre, root = _factor_prior(next(keys), spec, dtype)
+            prior, dim = spec.factor_prior, spec.latent_dim
+            centre, root = _factor_prior(next(keys), prior, dim, dtype)
         else:
             kappa = jnp.asarray(spec.factor_prior.mean_precision, dtype)
             noise = jax.random.normal(next(keys), columns.shape, dtype)
@@ -290,6 +294,24 @@ def draw_prior(
             f"{side}_bias": bias.astype(dtype),
         }
         mean += bias[row_of[side], draw[f"{other[side]}_topic_of_rating"]]
+
+    if isinstance(spec.topic_factors, TopicFactors):
+        part, selected = spec.topic_factors, jnp.ones((1, 1), dtype)
+        for side in SIDES:
+            number = topic_prior[other[side]].num_topics
+            centre, root = _factor_prior(next(keys), part.prior, part.dim, dtype)
+            vectors = _factors(next(keys), centre, root, rows[side] * number)
+            vectors = vectors.reshape(rows[side], number, part.dim)
+            draw |= {
+                f"{side}_topic_factor_mean": centre,
+                f"{side}_topic_factor_precision": jnp.matmul(
+                    root, root.T, precision="highest"
+                ),
+                f"{side}_topic_factors": vectors,
+            }
+            topic = draw[f"{other[side]}_topic_of_rating"]
+            selected = selected * vectors[row_of[side], topic]
+        mean += jnp.sum(selected, axis=1)
 
     for side, prior, name in (
         ("item", spec.item_time, "item_time_bias"),
@@ -357,13 +379,12 @@ def _rating_variance(key: Array, likelihood, dtype) -> Array:
     return lax.while_loop(lambda c: c[1] < likelihood.variance_floor, again, start)[1]
 
 
-def _factor_prior(key: Array, spec: ModelSpec, dtype) -> tuple[Array, Array]:
+def _factor_prior(key: Array, prior, dim: int, dtype) -> tuple[Array, Array]:
     """Draw mu and the lower triangular root of Lambda.
 
     Lambda itself is not factored again: at nu_0 = D one in a hundred is too close to
     singular for a Cholesky in float32.
     """
-    dim, prior = spec.latent_dim, spec.factor_prior
     if not isinstance(prior, NormalWishart):
         root = jnp.sqrt(jnp.asarray(prior.precision, dtype)) * jnp.eye(dim, dtype=dtype)
         return jnp.zeros(dim, dtype), root

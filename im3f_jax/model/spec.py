@@ -24,6 +24,7 @@ from im3f_jax.model.likelihood import Gaussian, Ordinal
 from im3f_jax.model.noise import ConstantNoise, GammaNoise
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.time_effects import NoTime, TimeBins, TimeDrift, TimeEffect
+from im3f_jax.model.topic_factors import NoTopicFactors, TopicFactors
 from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet, NoTopics
 
 __all__ = [
@@ -63,6 +64,9 @@ class ModelSpec:
     item_time, user_time
         Priors of what an item adds in each bin of time, and of a user's drift; both
         absent in the paper.
+    topic_factors
+        Factors that topics index, in M3F's topic-indexed-factor form; absent in the
+        paper.
     global_bias
         chi_0, rating scale; None is the mean of the training ratings. 0 under the
         ordinal likelihood, where "rating scale" is that of the latent ratings.
@@ -84,6 +88,7 @@ class ModelSpec:
     rating_noise: ConstantNoise | GammaNoise = ConstantNoise()
     item_time: NoTime | TimeBins = NoTime()
     user_time: NoTime | TimeDrift = NoTime()
+    topic_factors: NoTopicFactors | TopicFactors = NoTopicFactors()
     global_bias: float | None = None
     estimate: str = field(default="posterior", metadata={"static": True})
 
@@ -135,16 +140,7 @@ def validate(spec: ModelSpec) -> None:
     _optional("rating_variance_floor", spec.likelihood.variance_floor, zero=True)
     prior = spec.factor_prior
     if isinstance(prior, NormalWishart):
-        _optional("the scale of the Wishart prior", prior.scale)
-        _optional("the mean of the factor prior", prior.mean, positive=False)
-        _optional("mean_precision (lambda_0)", prior.mean_precision)
-        _optional("degrees_of_freedom (nu_0)", prior.degrees_of_freedom)
-        nu = prior.degrees_of_freedom
-        if nu is not None and nu < spec.latent_dim:
-            raise InputError(
-                f"degrees_of_freedom (nu_0) is {nu}, but must be at least latent_dim, "
-                f"{spec.latent_dim}."
-            )
+        _normal_wishart(prior, "latent_dim", spec.latent_dim)
     elif isinstance(prior, IsotropicNormal):
         _optional("factor_precision", prior.precision)
     elif isinstance(prior, MultiplicativeGamma):
@@ -179,6 +175,7 @@ def validate(spec: ModelSpec) -> None:
         if spec.estimate == "map":
             raise InputError("PMF takes ratings of one noise variance: use BPMF.")
     _time(spec)
+    _topic_factors(spec)
     # A side's bias is indexed by the other side's topics, and mu_i of a USER topic is
     # the mean of ITEM biases.
     sides = (
@@ -238,6 +235,49 @@ def _time(spec: ModelSpec) -> None:
             _whole("item_time_bins", part.num_bins, 1)
         if spec.estimate == "map":
             raise InputError("PMF has no part that depends on time: use BPMF.")
+
+
+def _normal_wishart(prior: NormalWishart, name: str, dim: int) -> None:
+    _optional("the scale of the Wishart prior", prior.scale)
+    _optional("the mean of the factor prior", prior.mean, positive=False)
+    _optional("mean_precision (lambda_0)", prior.mean_precision)
+    _optional("degrees_of_freedom (nu_0)", prior.degrees_of_freedom)
+    nu = prior.degrees_of_freedom
+    if nu is not None and nu < dim:
+        raise InputError(
+            f"degrees_of_freedom (nu_0) is {nu}, but must be at least {name}, {dim}."
+        )
+
+
+def _topic_factors(spec: ModelSpec) -> None:
+    part = spec.topic_factors
+    if isinstance(part, NoTopicFactors):
+        return
+    if not isinstance(part, TopicFactors):
+        raise InputError(
+            f"topic_factors is {part!r}, but must be a NoTopicFactors or a "
+            "TopicFactors."
+        )
+    _whole("topic_factor_dim", part.dim, 1)
+    if not isinstance(part.prior, NormalWishart):
+        raise InputError(
+            f"The prior of topic factors is {part.prior!r}, but must be a "
+            "NormalWishart."
+        )
+    _normal_wishart(part.prior, "topic_factor_dim", part.dim)
+    if spec.estimate == "map":
+        raise InputError("PMF has no topic factors: use M3F.")
+    if has_franchise(spec):
+        raise InputError(
+            "A CRF has no topic factors: leave topic_factor_dim at 0, or use topics="
+            "'weak_limit'."
+        )
+    if not spec.num_user_topics or not spec.num_item_topics:
+        raise InputError(
+            "Topic factors need topics on both sides, one at least: "
+            f"there are {spec.num_user_topics} user topics and {spec.num_item_topics} "
+            "item topics."
+        )
 
 
 def _ordinal(spec: ModelSpec) -> None:
@@ -413,13 +453,18 @@ def resolve(
         value = default(prior.variance, InverseGamma(BIAS_VARIANCE_SHAPE, scale))
         return dataclasses.replace(prior, variance=value)
 
-    if isinstance(spec.factor_prior, NormalWishart):
-        factors = dataclasses.replace(
-            spec.factor_prior,
-            degrees_of_freedom=default(
-                spec.factor_prior.degrees_of_freedom, float(spec.latent_dim)
-            ),
+    def freedom(prior: NormalWishart, dim: int) -> NormalWishart:
+        return dataclasses.replace(
+            prior, degrees_of_freedom=default(prior.degrees_of_freedom, float(dim))
         )
+
+    topic_factors = spec.topic_factors
+    if isinstance(topic_factors, TopicFactors):
+        topic_factors = dataclasses.replace(
+            topic_factors, prior=freedom(topic_factors.prior, topic_factors.dim)
+        )
+    if isinstance(spec.factor_prior, NormalWishart):
+        factors = freedom(spec.factor_prior, spec.latent_dim)
     elif isinstance(spec.factor_prior, MultiplicativeGamma):
         # With both shapes 3, E[1 / tau_h^2] = rate^2 / 2^h, which sums to rate^2.
         factors = dataclasses.replace(
@@ -452,6 +497,7 @@ def resolve(
         rating_noise=spec.rating_noise,
         item_time=time(spec.item_time),
         user_time=time(spec.user_time),
+        topic_factors=topic_factors,
         global_bias=default(spec.global_bias, mean),
         estimate=spec.estimate,
     )

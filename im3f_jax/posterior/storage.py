@@ -20,6 +20,7 @@ from im3f_jax.model import (
     noise,
     scalars,
     time_effects,
+    topic_factors,
     topic_prior,
 )
 from im3f_jax.model.spec import ModelSpec
@@ -51,6 +52,8 @@ _COMPONENTS = {
         time_effects.NoTime,
         time_effects.TimeBins,
         time_effects.TimeDrift,
+        topic_factors.NoTopicFactors,
+        topic_factors.TopicFactors,
         topic_prior.CRF,
         topic_prior.FiniteDirichlet,
         topic_prior.HDP,
