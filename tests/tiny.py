@@ -22,6 +22,7 @@ from im3f_jax.gibbs.state import (
     NoiseState,
     State,
     TimeState,
+    TopicFactorState,
     TopicWeights,
 )
 from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
@@ -36,6 +37,7 @@ from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import ModelSpec
 from im3f_jax.model.time_effects import TimeBins, TimeDrift, TimeEffect
+from im3f_jax.model.topic_factors import TopicFactors
 from im3f_jax.model.topic_prior import HDP, FiniteDirichlet, NoTopics
 from tests.quick import quick_jit
 
@@ -187,6 +189,15 @@ def timed(spec, item=ITEM_TIME, user=USER_TIME):
     return spec if user is None else replace(spec, user_time=TimeDrift(user))
 
 
+# Of another length than the factors.
+TOPIC_FACTORS = TopicFactors(3, NormalWishart(0.6, 5.5, -0.1, 2.0))
+
+
+def select(spec):
+    """Let topics select factors."""
+    return replace(spec, topic_factors=TOPIC_FACTORS)
+
+
 def make_fixed_spec(variance=0.0, topic_mean_variance=0.0):
     """Make M3F: finite topics, one on the items' side, and nothing global sampled."""
     return ModelSpec(
@@ -307,6 +318,19 @@ def make_state(spec, data, seed=0):
                 fields |= {side: rng.normal(size=shape), f"{side}_variance": variance}
         return TimeState(**fields)
 
+    def topic_factors():
+        if not isinstance(spec.topic_factors, TopicFactors):
+            return None
+        rng, dim = np.random.default_rng(seed + 3000), spec.topic_factors.dim
+        prior = [
+            FactorPriorState(rng.normal(size=dim), positive_definite(rng, dim))
+            for _ in range(2)
+        ]
+        user = rng.normal(size=(data.user_rows, spec.num_item_topics, dim))
+        item = rng.normal(size=(data.item_rows, spec.num_user_topics, dim))
+        user[NUM_USERS:], item[NUM_ITEMS:] = 0, 0
+        return TopicFactorState(user, item, *prior)
+
     users, items = spec.num_user_topics, spec.num_item_topics
 
     def cut_points():
@@ -331,6 +355,7 @@ def make_state(spec, data, seed=0):
         cut_points=cut_points(),
         noise=noise(),
         time=time(),
+        topic_factors=topic_factors(),
     )
     if isinstance(spec.likelihood, Ordinal):
         state = state._replace(rating_variance=1.0, global_bias=0.0)
@@ -354,7 +379,7 @@ def transplant(state, data, seed=50):
     spec = make_spec()
     rows = {"user": NUM_USERS, "item": NUM_ITEMS}
     result = make_state(spec, data, seed)
-    assert not jax.tree.leaves((state.noise, state.time))
+    assert not jax.tree.leaves((state.noise, state.time, state.topic_factors))
 
     def take(new, old, number):
         new = new.copy()

@@ -185,7 +185,9 @@ def gibbs_sweep(
             jnp.where(valid, x - user_part - item_part, 0),
             (user_topic, item_topic),
             state.rating_variance,
-            valid.astype(x.dtype) if precision is None else valid * precision,
+            valid.astype(x.dtype)
+            if precision is None
+            else jnp.where(valid, precision, 0),
         )
     item_weights, user_weights = state.item_topic_weights, state.user_topic_weights
     user_bias, user_bias_prior = state.user_bias, state.user_bias_prior

@@ -25,6 +25,7 @@ from im3f_jax.gibbs.state import (
     NoiseState,
     State,
     TimeState,
+    TopicFactorState,
     TopicWeights,
 )
 from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
@@ -39,6 +40,7 @@ from im3f_jax.model.prior import draw_prior
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import ModelSpec
 from im3f_jax.model.time_effects import TimeBins, TimeDrift
+from im3f_jax.model.topic_factors import TopicFactors
 from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet, NoTopics
 
 NUM_USERS, NUM_ITEMS = 5, 3
@@ -119,6 +121,12 @@ TIME = {
     "item_time": TimeBins(InverseGamma(5.0, 3.0), 2),
     "user_time": TimeDrift(InverseGamma(4.5, 2.5)),
 }
+# The same under all topics, as in M3F-TIF: the topics select vectors instead.
+STATIC = tuple(
+    SharedNormal(0.0, 0.0, 0.0, InverseGamma(shape, scale))
+    for shape, scale in ((4.5, 2.5), (5.5, 4.0))
+)
+TOPIC_FACTORS = TopicFactors(2, NormalWishart(0.8, 7.5, 0.6, 2.0))
 FINITE = FiniteDirichlet(USER_TOPICS, 1.5), FiniteDirichlet(ITEM_TOPICS, 3.0)
 FIXED_HDP = (
     HDP(USER_TOPICS, "weak_limit", 1.2, 2.0),
@@ -168,6 +176,7 @@ MEMBERS = {
     "BPMF time": make_spec(NoTopics(), NoTopics(), user_noise=USER_NOISE, **TIME),
     "M3F ordinal time": make_spec(*FINITE, MEANS_FIXED, **ORDINAL, **TIME),
     "CRF ordinal": make_spec(*_franchise("conditional"), **ORDINAL),
+    "M3F topic factors": make_spec(*FINITE, STATIC, topic_factors=TOPIC_FACTORS),
 }
 
 
@@ -302,6 +311,20 @@ def prior_state(key, spec, data):
         if name in draw
     }
     time |= {f"{kind}_variance": draw[f"{kind}_time_variance"] for kind in time}
+    if isinstance(spec.topic_factors, TopicFactors):
+        fields["topic_factors"] = TopicFactorState(
+            *(
+                padded(draw[f"{side}_topic_factors"], rows)
+                for side, rows in (("user", data.user_rows), ("item", data.item_rows))
+            ),
+            *(
+                FactorPriorState(
+                    draw[f"{side}_topic_factor_mean"],
+                    draw[f"{side}_topic_factor_precision"],
+                )
+                for side in ("user", "item")
+            ),
+        )
     state = State(
         **fields,
         noise=noise,

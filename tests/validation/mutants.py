@@ -40,8 +40,10 @@ from im3f_jax.numerics import random
 from tests.validation.members import (
     ITEM_TOPICS,
     NUM_ITEMS,
+    NUM_RATINGS,
     NUM_USERS,
     SAMPLED,
+    USER_TOPICS,
     make_data,
 )
 
@@ -1232,8 +1234,100 @@ TIME += [
     )
 ]
 
+# --- factors that topics select -----------------------------------------------------
+
+
+def _later(index, wrong):
+    """Change an argument of the calls for topic factors: those after the factors'."""
+    return _arg(index, lambda x, c: x if c.turn < 2 else wrong(x, c))
+
+
+def _first_vectors(row, call):
+    number = USER_TOPICS if call.turn == 2 else ITEM_TOPICS
+    return row // number * number
+
+
+def _all_topics(precision, call):
+    real = jnp.arange(precision.shape[0]) < NUM_RATINGS
+    return jnp.where(real, 1, 0) + 0 * precision
+
+
+def _items_given_old(vectors, call):
+    """Users' vectors of before, of which the items' were to read the new ones."""
+    old = call.state.topic_factors.user
+    return vectors if call.turn < 3 else old.reshape(-1, old.shape[-1])
+
+
+def _selecting(name, function, *, module=sweep, block="topic factors", **wrong):
+    member = "M3F topic factors"
+    return Mutant(block, name, module, function, member=member, **wrong)
+
+
+TOPIC_FACTORS = [
+    _selecting(
+        "sign of the residuals", "resample_factors", args=_later(2, lambda x, c: -x)
+    ),
+    _selecting(
+        "1/sigma^2 left out",
+        "resample_factors",
+        args=_later(4, lambda v, c: jnp.ones_like(v)),
+    ),
+    _selecting(
+        "ratings of all topics", "resample_factors", args=_later(7, _all_topics)
+    ),
+    _selecting(
+        "the other side's first vectors",
+        "resample_factors",
+        args=_later(8, _first_vectors),
+    ),
+    _selecting(
+        "the users' old ones", "resample_factors", args=_later(3, _items_given_old)
+    ),
+    _selecting(
+        "prior: rows of one topic counted",
+        "resample_factor_prior",
+        args=_later(3, lambda n, c: n // (ITEM_TOPICS if c.turn == 2 else USER_TOPICS)),
+    ),
+    _selecting(
+        "topics: products left out",
+        "resample_topics",
+        args=_arg(9, lambda f, c: f._replace(own=0 * f.own)),
+        block="topics",
+    ),
+    _selecting(
+        "topics: the other topic's old vectors",
+        "resample_topics",
+        args=_arg(
+            9,
+            lambda f, c: f._replace(
+                other=c.state.topic_factors.item
+                if c.turn == 0
+                else c.state.topic_factors.user
+            ),
+        ),
+        block="topics",
+    ),
+    _selecting(
+        "biases: products left in the residuals",
+        "topic_factors_of_ratings",
+        result=lambda value, c: value if c.turn == 0 else 0 * value,
+    ),
+    _selecting(
+        "factors: products left in the residuals",
+        "topic_factors_of_ratings",
+        result=lambda value, c: 0 * value if c.turn == 0 else value,
+        block="factors",
+    ),
+    _selecting(
+        "left out",
+        "_resample_topic_factors",
+        result=lambda value, c: c.state.topic_factors,
+        left_out=True,
+    ),
+]
+
 MUTANTS = [*FRANCHISE, *FACTORS, *BIASES, *TOPICS, *SCALARS, *LEFT_OUT]
-MUTANTS += [*ORDINAL, *SHARED, *NOISE, *COLUMNS, *TIME]
+MUTANTS += [*ORDINAL, *SHARED, *NOISE, *COLUMNS, *TIME, *TOPIC_FACTORS]
 
 
 def numbers_of(member):

@@ -12,6 +12,7 @@ from im3f_jax.model.log_joint import log_joint, mean_of_ratings
 from im3f_jax.model.noise import precision_of_ratings
 from im3f_jax.model.scalars import InverseGamma
 from im3f_jax.model.time_effects import time_of_ratings
+from im3f_jax.model.topic_factors import topic_factors_of_ratings
 from im3f_jax.model.topic_prior import CRF, FiniteDirichlet
 from tests.validation.members import NUM_ITEMS, NUM_RATINGS, NUM_USERS
 
@@ -59,6 +60,8 @@ def summarise(state, ratings, spec, data):
     if state.column_increments is not None:
         found |= _columns(state)
     found |= _time(state, residual, data)
+    if state.topic_factors is not None:
+        found |= _topic_factors(state, residual, data)
     sides = (("user", NUM_USERS, "item"), ("item", NUM_ITEMS, "user"))
     for side, rows, other in sides:
         found |= _factors(state, side, rows)
@@ -69,6 +72,7 @@ def summarise(state, ratings, spec, data):
                 # Fixed at 0 here: what is left are errors of rounding.
                 del found[f"{side} biases, deviation"]
                 del found[f"{side} biases, deviation / variance"]
+                found.pop(f"{side} shared biases x others", None)
         if getattr(spec, f"num_{side}_topics") > 1:
             found |= _topics(state, data, side)
             if isinstance(getattr(spec, f"{side}_topic_prior"), CRF):
@@ -200,6 +204,40 @@ def _factors(state, side, rows):
             (mean - 0.5) @ precision @ (mean - 0.5)
         ),
     }
+
+
+def _topic_factors(state, residual, data):
+    """Vectors of a side under all topics together: topics change places."""
+    extra, real = state.topic_factors, slice(NUM_RATINGS)
+    topics = state.user_topic_of_rating, state.item_topic_of_rating
+    product = topic_factors_of_ratings(extra, data.user, data.item, topics)[real]
+    dots = jnp.sum(
+        state.user_factors[data.user[real]] * state.item_factors[data.item[real]],
+        axis=1,
+    )
+    found = {
+        "topic factors, mean product": jnp.mean(product),
+        "topic factors, spread of products": jnp.log(jnp.var(product)),
+        "topic factors x residual": jnp.sum(residual * product) / state.rating_variance,
+        "topic factors x inner product": jnp.mean(product * dots),
+    }
+    for side, rows in (("user", NUM_USERS), ("item", NUM_ITEMS)):
+        vectors = getattr(extra, side)[:rows]
+        mean, precision = getattr(extra, f"{side}_prior")
+        offset = (vectors - mean).reshape(-1, len(mean))
+        found |= {
+            f"{side} topic factors, log norm": jnp.log(jnp.sum(vectors**2)),
+            f"{side} topic factors, mean": jnp.mean(vectors),
+            f"{side} topic factors, between topics": jnp.log(
+                jnp.sum(jnp.var(vectors, axis=1))
+            ),
+            f"{side} topic factors, quadratic form": jnp.sum(
+                (offset @ precision) * offset
+            ),
+            f"{side} topic factor mean": jnp.mean(mean),
+            f"{side} topic factor precision, log det": jnp.linalg.slogdet(precision)[1],
+        }
+    return found
 
 
 def _columns(state):

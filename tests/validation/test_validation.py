@@ -135,4 +135,5 @@ def test_every_block_has_a_mutant():
         "latent ratings",
         "noise",
         "time",
+        "topic factors",
     }
