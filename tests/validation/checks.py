@@ -14,6 +14,7 @@
   nearly independent, are uniform.
 """
 
+import dataclasses
 from functools import cache, lru_cache
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ from tests.validation.statistics import two_sample
 
 __all__ = [
     "FAINT",
+    "LESS_FAINT",
     "MUTANT",
     "SHORT",
     "TESTS",
@@ -65,6 +67,7 @@ class Sizes(NamedTuple):
 SHORT = Sizes(8_000, 4_000, 5, 500, 50, 500, 50, 10)
 MUTANT = SHORT._replace(chains=2_000)
 FAINT = SHORT._replace(chains=20_000, steps=10)
+LESS_FAINT = SHORT._replace(chains=6_000, steps=10)
 LONG = Sizes(30_000, 10_000, 5, 500, 150, 500, 150, 15, quick=False)
 # The franchise sits down one after another: a sweep of many chains waits for the last.
 FRANCHISE = Sizes(8_000, 4_000, 5, 500, 50, 500, 50, 8, quick=False)
@@ -125,8 +128,15 @@ def prior_statistics(name, draws):
 
 @cache
 def start_of(name):
-    """Start as a user's fit starts without a MAP fit."""
+    """Start as a user's fit starts without a MAP fit, on ratings that are usual.
+
+    Of five hundred data sets of the prior the one whose mean rating is the median.
+    """
     spec, data = members.MEMBERS[name], members.make_data()
+    ratings = np.asarray(draw_truths(name, 40_000, 0)[1])
+    means = ratings[:, : members.NUM_RATINGS].mean(axis=1)
+    usual = ratings[np.argsort(means)[BATCH // 2]]
+    data = dataclasses.replace(data, rating=usual)
     return quick_jit(init_state.__wrapped__)(jax.random.key(1), spec, data)
 
 

@@ -37,6 +37,7 @@ from im3f_jax.gibbs import (
 from im3f_jax.model.log_joint import mean_of_ratings
 from im3f_jax.model.time_effects import time_of_ratings
 from im3f_jax.numerics import random
+from tests.validation import checks
 from tests.validation.members import (
     ITEM_TOPICS,
     NUM_ITEMS,
@@ -47,7 +48,7 @@ from tests.validation.members import (
     make_data,
 )
 
-__all__ = ["MUTANTS", "Mutant", "numbers_of", "patch_of"]
+__all__ = ["MUTANTS", "Mutant", "numbers_of", "patch_of", "sizes_of"]
 
 
 class Call(NamedTuple):
@@ -71,6 +72,7 @@ class Mutant(NamedTuple):
     member: str = "iM3F both"  # the first of the members that has this block
     left_out: bool = False  # only a chain that starts elsewhere can tell
     faint: bool = False  # takes more chains to tell
+    less_faint: bool = False  # some more
     # A step that is skipped beside it, which else puts right what the mistake did:
     # module, function, and the argument that it leaves as it is.
     skipped: tuple | None = None
@@ -430,7 +432,7 @@ TOPICS = [
         sweep,
         "resample_topics",
         args=_arg(6, lambda variance, c: 0.5 * variance),
-        faint=True,
+        less_faint=True,
     ),
     Mutant(
         "table topics",
@@ -685,7 +687,7 @@ FRANCHISE = [
         *_dish,
         args=_without("topic_mean_variance"),
         member="CRF apart",
-        faint=True,
+        less_faint=True,
     ),
     Mutant(
         "franchise",
@@ -1328,6 +1330,13 @@ TOPIC_FACTORS = [
 
 MUTANTS = [*FRANCHISE, *FACTORS, *BIASES, *TOPICS, *SCALARS, *LEFT_OUT]
 MUTANTS += [*ORDINAL, *SHARED, *NOISE, *COLUMNS, *TIME, *TOPIC_FACTORS]
+
+
+def sizes_of(mutant):
+    """Sizes that tell a mutant; None is the right sampler."""
+    if mutant and mutant.faint:
+        return checks.FAINT
+    return checks.LESS_FAINT if mutant and mutant.less_faint else checks.MUTANT
 
 
 def numbers_of(member):

@@ -77,11 +77,12 @@ def _mutants(name, short):
     for number in [0, *mutants.numbers_of(name)]:
         mutant = mutants.MUTANTS[number - 1] if number else None
         tests = ["own start" if mutant and mutant.left_out else "geweke"]
-        if mutant is None:
-            tests = checks.tests_of(name)[:2]
+        if mutant is None and any(
+            mutants.MUTANTS[n - 1].left_out for n in mutants.numbers_of(name)
+        ):
+            tests = ["geweke", "own start"]
         for test in tests:
-            sizes = checks.FAINT if mutant and mutant.faint else checks.MUTANT
-            sizes = sizes._replace(own_steps=steps)
+            sizes = mutants.sizes_of(mutant)._replace(own_steps=steps)
             outcome = checks.run_test(test, name, sizes, patch, number)
             title = f"{mutant.block}: {mutant.name}" if mutant else "unmutated"
             rows.append(

@@ -75,7 +75,7 @@ def test_every_member_leaves_the_joint_as_it_is(name):
 def test_a_mutant_of_the_column_precisions_is_caught(number):
     name, mutant = "BPMF shrinkage", mutants.MUTANTS[number - 1]
     test = "own start" if mutant.left_out else "geweke"
-    sizes = checks.FAINT if mutant.faint else checks.MUTANT
+    sizes = mutants.sizes_of(mutant)
     outcome = checks.run_test(test, name, sizes, mutants.patch_of(name), number)
     assert outcome.least[0] < LIMIT
 
