@@ -435,8 +435,8 @@ def assert_same_differences(conditional, joint, precision):
 def residual(state, data, *, without):
     """Ratings less chi_0 and less all parts of their means but those left out.
 
-    `without` holds names among factors, user_bias, item_bias, user_time, item_time;
-    float64, 0 in padding.
+    `without` holds names among factors, user_bias, item_bias, user_time, item_time and
+    topic_factors; float64, 0 in padding.
     """
     result = np.zeros(len(data.rating))
     for n in range(NUM_RATINGS):
@@ -454,6 +454,11 @@ def residual(state, data, *, without):
             mean += float(state.time.item[j, data.times.bin[n]])
         if "user_time" not in without and state.time.user is not None:
             mean += float(state.time.user[u]) * float(data.times.drift[n])
+        extra = state.topic_factors
+        if "topic_factors" not in without and extra is not None:
+            v = extra.user[u, state.item_topic_of_rating[n]]
+            w = extra.item[j, state.user_topic_of_rating[n]]
+            mean += np.dot(np.float64(v), np.float64(w))
         result[n] = float(data.rating[n]) - mean
     return result
 

@@ -30,22 +30,6 @@ SPECS = {
 conditional = quick_jit(conditional_factors)
 
 
-def product(state, data, n):
-    """v_u[zM] . w_j[zU] of one rating."""
-    extra = state.topic_factors
-    v = extra.user[data.user[n], state.item_topic_of_rating[n]]
-    w = extra.item[data.item[n], state.user_topic_of_rating[n]]
-    return float(np.dot(np.float64(v), np.float64(w)))
-
-
-def residual(state, data, without=(), products=True):
-    """As `tiny.residual`; products are left in on request."""
-    result = tiny.residual(state, data, without=without)
-    for n in range(tiny.NUM_RATINGS if products else 0):
-        result[n] -= product(state, data, n)
-    return result
-
-
 def topics_of(side, state):
     """A side's vectors are selected by the topics of the other."""
     return side.other.of(state, "topic_of_rating"), side.of(state, "topic_of_rating")
@@ -70,7 +54,9 @@ def arguments(side, state, data, k):
     row = side.other.rows(data) * other.shape[1] + other_topic
     return (
         getattr(state.topic_factors, f"{side.name}_prior"),
-        residual(state, data, products=False).astype(data.rating.dtype),
+        tiny.residual(state, data, without=("topic_factors",)).astype(
+            data.rating.dtype
+        ),
         other.reshape(-1, other.shape[-1]),
         state.rating_variance,
         side.of(data, "blocks"),
@@ -137,7 +123,7 @@ def test_the_conditional_of_their_prior_is_exact(side, precision):
 def test_the_conditional_of_the_topics_is_exact(name, side, precision):
     spec, data, state = tiny.make(precision, SPECS[name])
     other = side.other  # whose biases and vectors the side's topics select
-    x = residual(state, data, (f"{other.name}_bias",), products=False)
+    x = tiny.residual(state, data, without=(f"{other.name}_bias", "topic_factors"))
     own, selected = vectors_of(other, state), vectors_of(side, state)
     other_topic = other.of(state, "topic_of_rating")
     row, other_row = side.rows(data), other.rows(data)
@@ -192,12 +178,15 @@ def test_a_sweep_gives_each_block_the_residuals_without_the_products(monkeypatch
     def check(found, expected):
         np.testing.assert_allclose(found[real], expected[real], rtol=1e-4, atol=1e-4)
 
+    def left(state, *without):
+        return tiny.residual(state, data, without=without)
+
     (user, item) = seen["resample_factors"]
-    check(user[0][2], residual(state, data, ("factors",)))
-    check(item[0][2], residual(state, data, ("factors",)))
+    check(user[0][2], left(state, "factors"))
+    check(item[0][2], left(state, "factors"))
     now = state._replace(user_factors=user[1], item_factors=item[1])
     (first, second) = seen["resample_topics"]
-    check(first[0][1], residual(now, data, ("user_bias",), products=False))
+    check(first[0][1], left(now, "user_bias", "topic_factors"))
     now = now._replace(topic_factors=after.topic_factors, item_topic_of_rating=first[1])
     for call, own, other, topic in (
         (first, "user", "item", state.user_topic_of_rating),
@@ -207,12 +196,12 @@ def test_a_sweep_gives_each_block_the_residuals_without_the_products(monkeypatch
         assert np.array_equal(factors.own, getattr(after.topic_factors, own))
         assert np.array_equal(factors.other, getattr(after.topic_factors, other))
         assert np.array_equal(factors.other_topic[real], topic[real])
-    check(second[0][1], residual(now, data, ("item_bias",), products=False))
+    check(second[0][1], left(now, "item_bias", "topic_factors"))
     now = now._replace(user_topic_of_rating=second[1])
     (first, second) = seen["bias_statistics"]
-    check(first[0][0], residual(now, data, ("user_bias",)))
+    check(first[0][0], left(now, "user_bias"))
     now = now._replace(user_bias=after.user_bias)
-    check(second[0][0], residual(now, data, ("item_bias",)))
+    check(second[0][0], left(now, "item_bias"))
 
 
 @pytest.mark.parametrize("name", ["Gaussian", "noise"])

@@ -69,6 +69,7 @@ SPECS = {
     "M3F, one bias a row": tiny.share(tiny.make_fixed_spec(0.0, 0.2), 0.3, 0.0),
     "noise": tiny.noisy(tiny.make_spec("none", "finite")),
     "ordinal noise": tiny.noisy(tiny.make_ordinal_spec("finite", "none"), item=None),
+    "topic factors": tiny.select(tiny.make_spec("finite", "weak_limit")),
     "time": tiny.timed(
         tiny.noisy(tiny.make_spec("none", "finite"), item=None, rating=None)
     ),
@@ -192,6 +193,11 @@ def jacobian(state, spec):
     for side in tiny.SIDES.values():
         if isinstance(spec.factor_prior, NormalWishart):
             root = np.linalg.cholesky(side.of(state, "factor_prior").precision)
+            powers = np.arange(len(root), 0, -1)
+            total += len(root) * np.log(2) + powers @ np.log(np.diag(root))
+        if state.topic_factors is not None:
+            prior = getattr(state.topic_factors, f"{side.name}_prior")
+            root = np.linalg.cholesky(prior.precision)
             powers = np.arange(len(root), 0, -1)
             total += len(root) * np.log(2) + powers @ np.log(np.diag(root))
         topics = side.of(spec, "topic_prior")
@@ -449,6 +455,7 @@ def test_a_wrong_density_of_columns_is_found(name, settings, monkeypatch):
         pytest.param("noise", marks=pytest.mark.slow),
         pytest.param("ordinal noise", marks=pytest.mark.slow),
         "time",
+        "topic factors",
     ],
 )
 def test_the_marginal_model_is_the_sum_over_topics(name):
@@ -504,6 +511,7 @@ DRAWN = {
     "BPMF noise": tiny.noisy(tiny.make_spec("none", "none")),
     "BPMF time": tiny.timed(tiny.make_spec("none", "none")),
     "BPMF shrinkage": tiny.shrink(tiny.make_spec("none", "none")),
+    "M3F topic factors": tiny.select(tiny.make_fixed_spec(0.4, 0.2)),
 }
 DRAWS = 2000
 
@@ -565,7 +573,13 @@ def predictive(seed, spec):
     ["M3F", "BPMF", "BPMF ordinal"]
     + [
         pytest.param(name, marks=pytest.mark.slow)
-        for name in ("iM3F", "BPMF shrinkage", "BPMF noise", "BPMF time")
+        for name in (
+            "iM3F",
+            "BPMF shrinkage",
+            "BPMF noise",
+            "BPMF time",
+            "M3F topic factors",
+        )
     ],
 )
 def test_numpyros_draws_are_those_of_plain_jax(name):
@@ -594,6 +608,16 @@ def test_numpyros_draws_are_those_of_plain_jax(name):
             tiny.timed(DRAWN[name], item=InverseGamma(3.3, 0.6)),
             tiny.timed(DRAWN[name], user=InverseGamma(2.4, 0.7)),
         ):
+            with pytest.raises(AssertionError, match="differs"):
+                assert_same_draws(plain_draws(0, wrong), theirs)
+    if name == "M3F topic factors":
+        part = DRAWN[name].topic_factors
+        for wrong in (
+            dataclasses.replace(part.prior, scale=1 / part.prior.scale),
+            dataclasses.replace(part.prior, mean_precision=0.3),
+        ):
+            wrong = dataclasses.replace(part, prior=wrong)
+            wrong = dataclasses.replace(DRAWN[name], topic_factors=wrong)
             with pytest.raises(AssertionError, match="differs"):
                 assert_same_draws(plain_draws(0, wrong), theirs)
     if name == "BPMF shrinkage":

@@ -31,6 +31,8 @@ SPECS = {
     "ordinal noise": tiny.noisy(tiny.make_ordinal_spec("none", "none"), rating=None),
     "shrinkage": tiny.shrink(tiny.make_spec()),
     "time": tiny.timed(tiny.noisy(tiny.make_spec("finite", "none"))),
+    "topic factors": tiny.select(tiny.make_spec("finite", "finite")),
+    "ordinal topic factors": tiny.select(tiny.make_ordinal_spec("finite", "finite")),
     "ordinal time": tiny.timed(tiny.make_ordinal_spec("none", "none"), 0.6),
 }
 of_topics = quick_jit(log_density_of_topics)
@@ -94,6 +96,19 @@ def by_scipy(state, spec, data):
         spread = 1 / np.sqrt(p.mean_precision * np.cumprod(delta))
         for prior in (state.user_factor_prior, state.item_factor_prior):
             total += stats.norm.logpdf(prior.mean, 0, spread).sum()
+    if state.topic_factors is not None:
+        p, dim = spec.topic_factors.prior, spec.topic_factors.dim
+        for side in tiny.SIDES.values():
+            prior = getattr(state.topic_factors, f"{side.name}_prior")
+            covariance = np.linalg.inv(prior.precision)
+            vectors = getattr(state.topic_factors, side.name)[: side.number(data)]
+            law = stats.multivariate_normal(prior.mean, covariance)
+            total += law.logpdf(vectors.reshape(-1, dim)).sum()
+            wishart = stats.wishart(p.degrees_of_freedom, p.scale * np.eye(dim))
+            total += wishart.logpdf(prior.precision)
+            total += stats.multivariate_normal(
+                np.full(dim, p.mean), covariance / p.mean_precision
+            ).logpdf(prior.mean)
     for side in tiny.SIDES.values():
         number, prior = side.number(data), side.of(state, "factor_prior")
         covariance = np.linalg.inv(prior.precision)
@@ -189,7 +204,8 @@ def test_log_joint_in_float32_is_that_in_float64():
 
 
 @pytest.mark.parametrize(
-    "name", ["weak limit and sticks", "noise", "ordinal noise", "time"]
+    "name",
+    ["weak limit and sticks", "noise", "ordinal noise", "time", "topic factors"],
 )
 def test_padding_leaves_no_mark(name):
     with tiny.in_precision("float64") as precision:
@@ -222,6 +238,11 @@ def test_padding_leaves_no_mark(name):
                 time[of] = time[of].copy()
                 time[of][number:] = 1e6
         state = state._replace(time=type(state.time)(**time))
+        if state.topic_factors is not None:
+            user, item = (x.copy() for x in state.topic_factors[:2])
+            user[5:], item[4:] = 1e6, -1e6
+            extra = state.topic_factors._replace(user=user, item=item)
+            state = state._replace(topic_factors=extra)
         assert tiny.joint(state, spec, data) == pytest.approx(expected, abs=1e-9)
 
 
@@ -234,7 +255,7 @@ def test_the_layout_leaves_no_mark():
         assert again == pytest.approx(tiny.joint(state, spec, data), abs=1e-9)
 
 
-@pytest.mark.parametrize("name", ["weak limit and sticks", "time"])
+@pytest.mark.parametrize("name", ["weak limit and sticks", "time", "topic factors"])
 def test_mean_of_ratings(name):
     with tiny.in_precision("float64") as precision:
         _, data, state = tiny.make(precision, SPECS[name])

@@ -102,6 +102,15 @@ def sites_of_state(state, spec, data) -> dict:
         if effect is not None:
             sites[name] = effect[:number]
             sites[f"{kind}_time_variance"] = getattr(state.time, f"{kind}_variance")
+    if state.topic_factors is not None:
+        for side, number in (("user", users), ("item", items)):
+            prior = getattr(state.topic_factors, f"{side}_prior")
+            name = f"{side}_topic_factor"
+            sites |= {
+                f"{name}s": getattr(state.topic_factors, side)[:number],
+                f"{name}_mean": prior.mean,
+                f"{name}_precision_root": jnp.linalg.cholesky(prior.precision),
+            }
     if state.column_increments is not None:
         sites["column_increments"] = state.column_increments
     for side, number in (("user", users), ("item", items)):
