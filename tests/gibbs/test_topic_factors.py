@@ -49,6 +49,7 @@ def arguments(side, state, data, k):
     topic, other_topic = topics_of(side, state)
     other = vectors_of(side.other, state)
     precision = tiny.precision_of(state, data)
+    x = tiny.residual(state, data, without=("topic_factors",))
     real = np.arange(len(data.rating)) < tiny.NUM_RATINGS
     mask = np.where(real & (topic == k), 1 if precision is None else precision, 0)
     row = side.other.rows(data) * other.shape[1] + other_topic
