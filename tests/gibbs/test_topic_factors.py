@@ -55,9 +55,7 @@ def arguments(side, state, data, k):
     row = side.other.rows(data) * other.shape[1] + other_topic
     return (
         getattr(state.topic_factors, f"{side.name}_prior"),
-        tiny.residual(state, data, without=("topic_factors",)).astype(
-            data.rating.dtype
-        ),
+        x.astype(data.rating.dtype),
         other.reshape(-1, other.shape[-1]),
         state.rating_variance,
         side.of(data, "blocks"),
