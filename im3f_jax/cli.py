@@ -44,32 +44,41 @@ def _number(text: str) -> float | str:
         ) from None
 
 
-_PRESETS = {"im3f": "IM3F", "bpmf": "BPMF", "m3f": "M3F", "pmf": "PMF"}
+_PRESETS = {
+    "im3f": "IM3F",
+    "bpmf": "BPMF",
+    "m3f": "M3F",
+    "m3f-tif": "M3F_TIF",
+    "pmf": "PMF",
+}
 
 # Options that become arguments of the preset: name, type, who has it, what it says.
 # They have no default here: what is not given is left to the preset.
-_ALL = ("im3f", "bpmf", "m3f", "pmf")
-_SAMPLED = ("im3f", "bpmf", "m3f")
+_ALL = tuple(_PRESETS)
+_SAMPLED = ("im3f", "bpmf", "m3f", "m3f-tif")
 _TOPICS = ("im3f", "m3f")
+_FINITE = ("m3f", "m3f-tif")
+_BIASES = ("im3f", "m3f", "m3f-tif")
 _SPEC_OPTIONS = [
     ("latent_dim", int, _ALL, "length of the factors"),
     ("max_user_topics", int, ("im3f",), "truncation of the user topics (moods)"),
     ("max_item_topics", int, ("im3f",), "truncation of the item topics (contexts)"),
-    ("user_topics", int, ("m3f",), "number of user topics"),
-    ("item_topics", int, ("m3f",), "number of item topics"),
+    ("user_topics", int, _FINITE, "number of user topics"),
+    ("item_topics", int, _FINITE, "number of item topics"),
+    ("topic_factor_dim", int, ("m3f-tif",), "length of the factors topics select"),
     ("topics", str, ("im3f",), "how the HDP is truncated; crf: not at all, slow"),
     ("user_dish_concentration", float, ("im3f",), "of the global user-topic weights"),
     ("item_dish_concentration", float, ("im3f",), "of the global item-topic weights"),
     ("user_table_concentration", float, ("im3f",), "of each user's topic weights"),
     ("item_table_concentration", float, ("im3f",), "of each item's topic weights"),
-    ("user_topic_concentration", float, ("m3f",), "of each user's topic weights"),
-    ("item_topic_concentration", float, ("m3f",), "of each item's topic weights"),
+    ("user_topic_concentration", float, _FINITE, "of each user's topic weights"),
+    ("item_topic_concentration", float, _FINITE, "of each item's topic weights"),
     ("factor_prior", str, _SAMPLED, "shrinkage: learn how many columns are needed"),
     ("likelihood", str, _SAMPLED, "ordinal: for stars, and counts of few levels"),
     ("rating_variance", float, _ALL, "fixed at this number instead of sampled"),
     ("rating_variance_floor", float, _SAMPLED, "least it may be; 0: continuous scale"),
-    ("user_bias_variance", float, _TOPICS, "of biases about their topic's mean"),
-    ("item_bias_variance", float, _TOPICS, "of biases about their topic's mean"),
+    ("user_bias_variance", float, _BIASES, "of biases about their topic's mean"),
+    ("item_bias_variance", float, _BIASES, "of biases about their topic's mean"),
     ("user_shared_bias_variance", _number, _TOPICS, "of what a user's biases share"),
     ("item_shared_bias_variance", _number, _TOPICS, "of what an item's biases share"),
     ("user_topic_mean_variance", float, _TOPICS, "of the means of user topics"),
