@@ -172,6 +172,10 @@ def test_splits(ratings_file, tmp_path, split, kind, number):
         (["--model", "bpmf", "--latent-dim", "7"], im3f.BPMF(latent_dim=7)),
         (["--model", "pmf", "--global-bias", "3"], im3f.PMF(global_bias=3.0)),
         (
+            ["--model=m3f-tif", "--topic-factor-dim=3", "--item-topics=1"],
+            im3f.M3F_TIF(2, 1, topic_factor_dim=3),
+        ),
+        (
             ["--model", "bpmf", "--likelihood", "ordinal"],
             im3f.BPMF(likelihood=im3f.Ordinal()),
         ),

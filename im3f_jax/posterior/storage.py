@@ -29,9 +29,10 @@ from im3f_jax.posterior.posterior import Posterior
 __all__ = ["FORMAT_VERSION", "load", "save", "spec_from_json", "spec_to_json"]
 
 FORMAT = "im3f_jax posterior"
-FORMAT_VERSION = 2
-# Version 1 knew of no time, and of no means of shrunk columns: they were 0.
-READABLE = (FORMAT_VERSION, 1)
+FORMAT_VERSION = 3
+# Version 2 knew of no topic factors; version 1 of no time either, and of no means of
+# shrunk columns: they were 0.
+READABLE = (FORMAT_VERSION, 2, 1)
 NO_MEANS = 1e6  # mean precision, in units of the rows'
 
 _COMPONENTS = {
