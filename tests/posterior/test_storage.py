@@ -173,7 +173,7 @@ def change_header(path, **changes):
     np.savez(path, **arrays | {"header": np.array(json.dumps(header))})
 
 
-@pytest.mark.parametrize("version", [0, 3, 99, "1.0"])
+@pytest.mark.parametrize("version", [0, 4, 99, "1.0"])
 def test_another_version_is_refused_by_both_numbers(version, tmp_path):
     path = tmp_path / "fit.npz"
     fits.posterior("BPMF").save(path)
@@ -197,6 +197,15 @@ def test_shrunk_columns_of_version_1_had_no_means(tmp_path):
     change_header(path, format_version=1, spec=old)
     found = im3f.load(path).spec.factor_prior
     assert found.mean_precision == 1e6 and found.rate == 0.4
+
+
+def test_version_2_knew_of_no_topic_factors(tmp_path):
+    fitted, path = fits.posterior("BPMF"), tmp_path / "fit.npz"
+    fitted.save(path)
+    old = spec_to_json(fitted.spec)
+    del old["topic_factors"]
+    change_header(path, format_version=2, spec=old)
+    assert im3f.load(path).spec == fitted.spec
 
 
 def foreign_files(folder):
