@@ -70,7 +70,7 @@ FAINT = SHORT._replace(chains=20_000, steps=10)
 LESS_FAINT = SHORT._replace(chains=6_000, steps=10)
 LONG = Sizes(30_000, 10_000, 5, 500, 150, 500, 150, 15, quick=False)
 # The franchise sits down one after another: a sweep of many chains waits for the last.
-FRANCHISE = Sizes(8_000, 4_000, 5, 500, 50, 500, 50, 8, quick=False)
+FRANCHISE = Sizes(8_000, 4_000, 5, 500, 50, 500, 150, 8, quick=False)
 
 
 def sizes_of(name):

@@ -423,6 +423,7 @@ TOPICS = [
         sweep,
         "resample_topics",
         args=_arg(5, lambda bias, c: jnp.roll(bias, 1, axis=1)),
+        less_faint=True,
     ),
     Mutant(
         "topics",
