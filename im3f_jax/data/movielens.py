@@ -300,8 +300,9 @@ def _read_table(file: BinaryIO, layout: _Layout, duplicates: str) -> Ratings:
         # An unquoted 3,5 is one field too many: seen only where all fields are read.
         spare = list(range(layout.num_fields, width))
         usecols = None
-    if time is not None and usecols is not None:
-        usecols = [*usecols, time]
+    if usecols is not None:
+        usecols = usecols if time is None else [*usecols, time]
+        width = max(usecols) + 1  # what comes after may differ from line to line
     texts = [{}, {}, {}]  # text -> code, of user, item and rating
     codes = [[np.empty(0, np.int32)] for _ in columns]
     times = _Times()
