@@ -114,6 +114,7 @@ TIMES = {
     "words": (b"5\t7\t3\ta\n1\t3952\t4\tb\n", None),
     "one is missing": (b"5::7::3::0\n1::3952::4\n", None),
     "one is no number": (b"user,item,rating,time\n5,7,3,0\n1,3952,4,nan\n", None),
+    "yes and no": (b"user,item,rating,time\n5,7,3,True\n1,3952,4,False\n", None),
     "a header of another name": (b"user,item,rating,ts\n5,7,3,0\n1,3952,4,0\n", None),
 }
 
@@ -135,7 +136,9 @@ def test_timestamps_are_read_where_every_row_has_one(content, times, load, caplo
 def test_timestamps_that_are_left_out_are_said_so(load, caplog):
     with caplog.at_level("INFO", "im3f_jax"):
         assert load(TIMES["words"][0]).timestamp is None
+        assert load(TIMES["one is no number"][0]).timestamp is None
     assert "2 of 2 are no numbers, first 'a' in row 0" in caplog.text
+    assert "1 of 2 are no numbers, first 'nan' in row 1" in caplog.text
 
 
 def test_timestamps_of_arrays(tmp_path, caplog):

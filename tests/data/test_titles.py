@@ -266,13 +266,14 @@ def test_an_archive_with_titles_twice_is_refused(tmp_path):
         ("ml-latest-small", 9742, 73, ["Misérables, Les (1995)", 1995, "Drama|War"]),
     ],
 )
-def test_real_titles(data_dir, name, num_titles, item, row):
+def test_real_titles(data_dir, name, num_titles, item, row, caplog):
     if not (data_dir / name).is_dir():
         pytest.skip(f"IM3F_DATA_DIR has no {name}")
     titles = load_titles(name)
     assert len(titles) == num_titles
     assert titles.loc[item].tolist() == row
     ratings = load_ratings(name)
+    assert caplog.messages == []  # the counts are those that were published
     of_items = titles.reindex(ratings.items.ids)
     assert titles.index.dtype == np.int64
     assert of_items["title"].notna().all()
