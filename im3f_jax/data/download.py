@@ -87,6 +87,9 @@ def _beside(path: Path, ending: str) -> Path:
 @contextmanager
 def _alone(target: Path) -> Iterator[bool]:
     """Wait until no other process fetches the target; yield whether that is sure."""
+    if fcntl is None:
+        yield False
+        return
     lock = _beside(target, ".lock")
     while True:
         with open(lock, "wb") as file:
@@ -96,15 +99,12 @@ def _alone(target: Path) -> Iterator[bool]:
             try:
                 yield is_alone
             finally:
-                if is_alone:
-                    lock.unlink()
+                lock.unlink(missing_ok=True)
             return
 
 
 def _locked(file: BinaryIO, target: Path) -> bool:
     """Lock the file, which ends with the process; False where that is not possible."""
-    if fcntl is None:
-        return False
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

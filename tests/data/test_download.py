@@ -410,7 +410,7 @@ def test_without_locks_a_name_of_its_own_is_used(plain_http, folder, monkeypatch
     )
     assert len(load_ratings("ml-100k")) == 20_000
     assert received == [f"ml-100k.zip.{os.getpid()}.part"]
-    assert (folder / "ml-100k.zip").exists()
+    assert names(folder) == ["ml-100k-README.txt", "ml-100k.zip"]
 
 
 def test_titles_are_downloaded_too(plain_http):
