@@ -111,7 +111,8 @@ def load_ratings(
     Notes
     -----
     A table is read in pieces of half a million lines, so that its text is never in
-    memory as a whole.
+    memory as a whole. Reading 5 million lines of ratings.csv took 475 MiB at its peak,
+    some 100 bytes a rating, of which 24 stay.
     """
     place = find(path, data_dir=data_dir, download=download, progress=progress)
     file_path = _file(place)
