@@ -198,8 +198,16 @@ def _add_fit(commands) -> None:
     parser.add_argument(
         "file",
         metavar="FILE",
-        help="u.data, ratings.dat, ratings.csv, an .npz, plain or as .gz or .zip; or "
-        "the name of a folder in IM3F_DATA_DIR, such as ml-100k",
+        help="u.data, ratings.dat, ratings.csv, an .npz, plain or as .gz or .zip; the "
+        "name of a folder in IM3F_DATA_DIR; or ml-100k, ml-1m, ml-10m, ml-20m, ml-25m, "
+        "ml-32m or ml-latest-small: MovieLens, downloaded where it is in no folder of "
+        "data sets",
+    )
+    parser.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="folder of data sets to look into first, and to download to (default: "
+        "that of IM3F_DATA_DIR, else the platform's cache folder)",
     )
     parser.add_argument(
         "--duplicates",
@@ -363,7 +371,12 @@ def _fit(arguments: argparse.Namespace) -> int:
     started = time.perf_counter()
     say = _silent if arguments.quiet else _say
     model = _model(arguments)
-    ratings = im3f_jax.load_ratings(arguments.file, duplicates=arguments.duplicates)
+    ratings = im3f_jax.load_ratings(
+        arguments.file,
+        duplicates=arguments.duplicates,
+        data_dir=arguments.data_dir,
+        progress=not arguments.quiet,
+    )
     train, test, split = _split(ratings, arguments)
     out = _output_folder(arguments.out, arguments.overwrite)
     say(
