@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     # data
     "load_ratings": "im3f_jax.data.movielens",
+    "load_dblp": "im3f_jax.data.dblp",
     "Ratings": "im3f_jax.data.ratings",
     "leave_one_out": "im3f_jax.data.splits",
     "random_split": "im3f_jax.data.splits",
