@@ -205,6 +205,13 @@ def test_a_real_process_tells_a_broken_file_without_a_traceback(file, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["dblp.xml.gz"]
 
 
+def test_the_bar_is_closed_before_an_error_is_told(file, tmp_path, capsys):
+    file.write_bytes(file.read_bytes()[:-20])
+    assert main(["dblp", str(file), "--out", str(tmp_path / "x.csv")]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith("im3f: ") and "cut short" in lines[-1]
+
+
 def test_an_interrupt_exits_130(file, tmp_path, capsys, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt

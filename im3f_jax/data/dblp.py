@@ -212,17 +212,17 @@ def load_dblp(
             magic = file.read(2)
         read = _read_papers if magic == b"PK" else _read_xml
         names, pairs, records, skipped = read(path, rules, progress)
-        ratings, num_rare = _ratings(names, pairs, rules.min_count)
-        num_papers = sum(records.values()) - sum(skipped.values())
+        common = pairs[1] >= rules.min_count
+        ratings, num_authors = _ratings(names, *(column[common] for column in pairs))
         report = DblpReport(
             records=dict(records),
-            papers=num_papers,
+            papers=sum(records.values()) - sum(skipped.values()),
             skipped=dict(skipped),
-            authors=0 if ratings is None else _num_authors(ratings),
-            pairs=0 if ratings is None else len(ratings),
-            rare_pairs=num_rare,
+            authors=num_authors,
+            pairs=len(ratings),
+            rare_pairs=int((~common).sum()),
         )
-        if ratings is None:
+        if not len(ratings):
             raise InputError(f"no pair of authors is left: {report}")
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
@@ -352,16 +352,9 @@ class _PairCounter:
 
 
 def _ratings(
-    names: Sequence[str], pairs: tuple[np.ndarray, np.ndarray], min_count: int
-) -> tuple[Ratings | None, int]:
-    """Make ratings, None where there are none, of pairs; and tell how many are rare."""
-    keys, counts = pairs
-    kept = counts >= min_count
-    num_rare = len(kept) - int(kept.sum())
-    if num_rare:
-        keys, counts = keys[kept], counts[kept]
-    if not len(keys):
-        return None, num_rare
+    names: Sequence[str], keys: np.ndarray, counts: np.ndarray
+) -> tuple[Ratings, int]:
+    """Make ratings of pairs, in the order of their names, and count the authors."""
     codes = (keys >> 32).astype(np.int32), (keys & _LOW).astype(np.int32)
     is_there = np.zeros(len(names), bool)
     for side in codes:
@@ -369,25 +362,20 @@ def _ratings(
     by_name = sorted(np.flatnonzero(is_there).tolist(), key=names.__getitem__)
     place = np.zeros(len(names), np.int32)
     place[by_name] = np.arange(len(by_name), dtype=np.int32)
-    user, item = place[codes[0]], place[codes[1]]
-    user, item = np.minimum(user, item), np.maximum(user, item)
+    first, second = place[codes[0]], place[codes[1]]
+    user, item = np.minimum(first, second), np.maximum(first, second)
     order = np.argsort(user.astype(np.int64) << 32 | item)
-    sorted_names = np.fromiter(
-        (names[code] for code in by_name), dtype=object, count=len(by_name)
-    )
-    columns = []
-    for side, what in ((user, "user"), (item, "item")):
-        present, positions = np.unique(side[order], return_inverse=True)
-        columns.append(
-            (positions.astype(np.int32), IdIndex(sorted_names[present], what))
-        )
-    (user, users), (item, items) = columns
+    ids = np.fromiter((names[code] for code in by_name), object, len(by_name))
+    user, users = _column(user[order], ids, "user")
+    item, items = _column(item[order], ids, "item")
     rating = counts[order].astype(np.float64)
-    return Ratings(user, item, rating, users, items), num_rare
+    return Ratings(user, item, rating, users, items), len(ids)
 
 
-def _num_authors(ratings: Ratings) -> int:
-    return len({*ratings.users.ids.tolist(), *ratings.items.ids.tolist()})
+def _column(places: np.ndarray, ids: np.ndarray, what: str):
+    """Codes and index of one side, which names those that are found there only."""
+    present, codes = np.unique(places, return_inverse=True)
+    return codes.astype(np.int32), IdIndex(ids[present], what)
 
 
 # --- papers.npz -------------------------------------------------------------------
@@ -484,8 +472,10 @@ def _lines(path: Path) -> list[str]:
 def _read_xml(path: Path, rules: _Rules, progress: bool):
     """Count pairs in the XML of DBLP, plain or packed by gzip."""
     reader = _RecordReader(rules, path.parent)
-    with closing(reader):
-        for block in _blocks(path, progress, lambda: reader.line):
+    blocks = _blocks(path, progress, lambda: reader.line)
+    # An error closes both, and the bar with them, before it is shown.
+    with closing(reader), closing(blocks):
+        for block in blocks:
             reader.feed(block)
         reader.finish()
     if rules.venues is not None:

@@ -737,7 +737,8 @@ def test_real_records_of_kdd(dblp_dir):
     assert report.records == {"inproceedings": 3113, "proceedings": 69}
     expected = Counter()
     content = path.read_text("latin-1")
-    assert len(re.findall("&[A-Za-z]+;", content)) == 371
+    named = re.findall("&([A-Za-z]+);", content)
+    assert sum(name not in ("amp", "lt", "gt") for name in named) == 371
     # Read again by other means: a record is text between its tags.
     for record in re.findall("<inproceedings.*?</inproceedings>", content, re.S):
         names = set(re.findall("<author>(.*?)</author>", record))
