@@ -194,9 +194,9 @@ def load_dblp(
     Notes
     -----
     Memory does not grow with the file but with the names and the pairs: about 150
-    bytes a distinct author of a paper with several authors, and at the peak 60 bytes a
-    distinct pair, besides 50 MB. All of DBLP as of January 2016 (2.9 million papers,
-    1.5 million authors, 6.7 million pairs) took 0.9 GB.
+    bytes a distinct author and, at the peak, 100 bytes a distinct pair. All of DBLP as
+    of January 2016 (2.9 million papers, 1.5 million authors, 6.7 million pairs) took
+    0.9 GB from papers.npz.
 
     DBLP is under ODC-BY 1.0: what you publish from it names DBLP.
     """
