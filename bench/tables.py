@@ -228,7 +228,13 @@ def validation(name):
         line.append(f"{sum(caught)} of {len(caught)}" if caught else "-")
         lines.append(line)
     header = ["sampler", "Geweke", *tests[1:], "mutants caught"]
-    return _grid(header, lines) + _source(result, name)
+    nuts = [
+        f"{row['sampler']} {row['value']} of {row['count']} numbers"
+        for row in result["rows"]
+        if row["test"] == "NUTS"
+    ]
+    against = f"\n\nGibbs against NUTS, the largest difference: {'; '.join(nuts)}."
+    return _grid(header, lines) + against + _source(result, name)
 
 
 def truncation(name):

@@ -12,6 +12,8 @@ __version__ = "0.1.0"
 _PUBLIC = {
     # data
     "load_ratings": "im3f_jax.data.movielens",
+    "load_titles": "im3f_jax.data.titles",
+    "load_dblp": "im3f_jax.data.dblp",
     "Ratings": "im3f_jax.data.ratings",
     "k_fold": "im3f_jax.data.splits",
     "leave_one_out": "im3f_jax.data.splits",

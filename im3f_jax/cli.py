@@ -1,4 +1,4 @@
-"""The command line: ``im3f fit``, ``im3f predict`` and ``im3f demo``.
+"""The command line: ``im3f fit``, ``predict``, ``dblp`` and ``demo``.
 
 The words are those of the Python interface. Results go to files and to standard
 output, what is said about the run to standard error. Exit codes: 0 done, 1 the run
@@ -6,6 +6,8 @@ had to stop, 2 the input cannot be used (one sentence says why), 130 interrupted
 """
 
 import argparse
+import gzip
+import io
 import json
 import logging
 import math
@@ -30,6 +32,7 @@ TRACE = "trace.csv"
 MODEL = "model.npz"
 
 _SAMPLE = "sampled"
+_ROWS_AT_ONCE = 1 << 18  # of a table that is written, so that a long one takes no room
 
 
 def _number(text: str) -> float | str:
@@ -181,6 +184,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_fit(commands)
     _add_predict(commands)
+    _add_dblp(commands)
     _add_demo(commands)
     return parser
 
@@ -207,8 +211,16 @@ def _add_fit(commands) -> None:
     parser.add_argument(
         "file",
         metavar="FILE",
-        help="u.data, ratings.dat, ratings.csv, an .npz, plain or as .gz or .zip; or "
-        "the name of a folder in IM3F_DATA_DIR, such as ml-100k",
+        help="u.data, ratings.dat, ratings.csv, an .npz, plain or as .gz or .zip; the "
+        "name of a folder in IM3F_DATA_DIR; or ml-100k, ml-1m, ml-10m, ml-20m, ml-25m, "
+        "ml-32m or ml-latest-small: MovieLens, downloaded where it is in no folder of "
+        "data sets",
+    )
+    parser.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="folder of data sets to look into first, and to download to (default: "
+        "that of IM3F_DATA_DIR, else the platform's cache folder)",
     )
     parser.add_argument(
         "--duplicates",
@@ -320,6 +332,66 @@ def _add_predict(commands) -> None:
     _add_clip(parser)
 
 
+def _add_dblp(commands) -> None:
+    parser = _add_command(
+        commands,
+        "dblp",
+        _dblp,
+        "turn DBLP into a file of ratings: authors, and their joint papers",
+        "Count the joint papers of every pair of authors in the DBLP bibliography "
+        "(dblp.xml.gz from dblp.org), and write them as a table user,item,rating that "
+        "im3f fit reads. A pair stands in one row: user is the name that comes first "
+        "by Unicode code points, item the other, rating the number of joint papers.",
+    )
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="dblp.xml.gz, dblp.xml, or papers.npz with its lists of names beside it",
+    )
+    parser.add_argument(
+        "--out",
+        required=True,
+        metavar="FILE",
+        help="where the pairs go: a name that ends in .csv or .csv.gz",
+    )
+    parser.add_argument(
+        "--min-count",
+        type=int,
+        default=1,
+        metavar="N",
+        help="leave out pairs of fewer joint papers (default: 1)",
+    )
+    parser.add_argument(
+        "--max-authors",
+        type=_max_authors,
+        default=50,
+        metavar="N|none",
+        help="leave out papers of more authors (default: 50)",
+    )
+    parser.add_argument(
+        "--years",
+        type=_years,
+        metavar="FIRST-LAST",
+        help="only papers of these years: 2000-2010, 2010 alone, 2000- (and later), "
+        "or --years=-2010 (and before)",
+    )
+    parser.add_argument(
+        "--venues",
+        type=_venues,
+        metavar="V,V,...",
+        help="only papers of these venues, by DBLP's keys: conf/kdd,journals/jmlr",
+    )
+    parser.add_argument(
+        "--informal",
+        action="store_true",
+        help="count preprints and the like too, most of which appear again elsewhere",
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace a file that is there"
+    )
+    parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
+
+
 def _add_demo(commands) -> None:
     parser = _add_command(
         commands,
@@ -359,6 +431,34 @@ def _clip(text: str) -> str | tuple[float, float] | None:
     return low, high
 
 
+def _max_authors(text: str) -> int | None:
+    if text == "none":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number or none, not {text!r}"
+        ) from None
+
+
+def _years(text: str) -> tuple[int | None, int | None]:
+    first, dash, last = text.partition("-")
+    try:
+        years = tuple(int(year) if year else None for year in (first, last))
+    except ValueError:
+        years = None, None
+    if years == (None, None):
+        raise argparse.ArgumentTypeError(
+            f"must be years such as 2000-2010, 2010 or 2000-, not {text!r}"
+        )
+    return years if dash else (years[0], years[0])
+
+
+def _venues(text: str) -> list[str]:
+    return [venue for venue in text.split(",") if venue]
+
+
 def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
@@ -372,7 +472,12 @@ def _fit(arguments: argparse.Namespace) -> int:
     started = time.perf_counter()
     say = _silent if arguments.quiet else _say
     model = _model(arguments)
-    ratings = im3f_jax.load_ratings(arguments.file, duplicates=arguments.duplicates)
+    ratings = im3f_jax.load_ratings(
+        arguments.file,
+        duplicates=arguments.duplicates,
+        data_dir=arguments.data_dir,
+        progress=not arguments.quiet,
+    )
     train, test, split = _split(ratings, arguments)
     out = _output_folder(arguments.out, arguments.overwrite)
     say(
@@ -692,6 +797,57 @@ def _as_known(column, index) -> np.ndarray:
             )
         ids[place] = values[0]
     return ids[codes]
+
+
+# --- im3f dblp --------------------------------------------------------------------
+
+
+def _dblp(arguments: argparse.Namespace) -> int:
+    out = Path(arguments.out)
+    if not out.name.endswith((".csv", ".csv.gz")):
+        raise InputError(f"--out must end in .csv or .csv.gz, not be {str(out)!r}")
+    if out.exists() and not arguments.overwrite:
+        raise InputError(f"{out} is there already: name another, or add --overwrite")
+    # Seen before the run, so that a long one is not lost at its end.
+    if not os.access(out.parent, os.W_OK):
+        raise InputError(f"{out.parent} is no folder that can be written to")
+    with _progress_notes(arguments.quiet):
+        ratings = im3f_jax.load_dblp(
+            arguments.file,
+            min_count=arguments.min_count,
+            max_authors=arguments.max_authors,
+            years=arguments.years,
+            venues=arguments.venues,
+            informal=arguments.informal,
+            progress=not arguments.quiet,
+        )
+    _write_pairs(ratings, out)
+    (_silent if arguments.quiet else _say)(f"Wrote {len(ratings):,} pairs to {out}")
+    return 0
+
+
+def _write_pairs(ratings, out: Path) -> None:
+    """Write the pairs as a CSV that is there as a whole or not at all."""
+    temporary = out.with_name(out.name + ".partial")
+    try:
+        with _text_file(temporary, out.suffix == ".gz") as file:
+            for start in range(0, len(ratings), _ROWS_AT_ONCE):
+                rows = np.arange(start, min(start + _ROWS_AT_ONCE, len(ratings)))
+                frame = ratings.select(rows).to_dataframe()
+                frame["rating"] = frame["rating"].astype(np.int64)
+                frame.to_csv(file, index=False, header=start == 0, lineterminator="\n")
+        os.replace(temporary, out)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _text_file(path: Path, packed: bool):
+    with open(path, "wb") as file:
+        # Without name and time, so that the same pairs give the same bytes.
+        opened = gzip.GzipFile("", "wb", 6, file, mtime=0) if packed else file
+        with io.TextIOWrapper(opened, encoding="utf-8", newline="") as text:
+            yield text
 
 
 # --- im3f demo --------------------------------------------------------------------

@@ -3,9 +3,7 @@
 import csv
 import gzip
 import logging
-import os
 import re
-import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -14,28 +12,31 @@ from dataclasses import dataclass
 from itertools import islice
 from math import isfinite
 from os import PathLike
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 import numpy as np
 import pandas as pd
 
-from im3f_jax.data.ratings import Ratings, timestamp_array
+from im3f_jax.data.ids import IdIndex
+from im3f_jax.data.ratings import Ratings, merge_duplicates, timestamp_array
+from im3f_jax.data.sources import DATA_SETS, find, members, opened
 from im3f_jax.errors import InputError
 
-__all__ = ["load_ratings", "time_column"]
+__all__ = [
+    "RATING_FILES",
+    "UNREADABLE",
+    "header_word",
+    "ids_of_texts",
+    "item_column",
+    "load_ratings",
+    "time_column",
+]
 
 _log = logging.getLogger(__name__)
 
-_RATING_FILES = ("u.data", "ratings.dat", "ratings.csv", "ratings.npz")
-_HEADERS = (
-    {"user", "userid"},
-    {"item", "itemid", "movie", "movieid"},
-    {"rating"},
-)
-_TIME_HEADERS = ("timestamp", "time")  # the first of them that is there
-_HEAD_BYTES = 1 << 16  # enough to hold the first line of a table
-_UNREADABLE = (
+RATING_FILES = ("u.data", "ratings.dat", "ratings.csv", "ratings.npz")
+UNREADABLE = (
     InputError,
     pd.errors.ParserError,
     EOFError,
@@ -43,11 +44,26 @@ _UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
 )
+_HEADERS = (
+    {"user", "userid"},
+    {"item", "itemid", "movie", "movieid"},
+    {"rating"},
+)
+_TIME_HEADERS = ("timestamp", "time")  # the first of them that is there
+_HEAD_BYTES = 1 << 16  # enough to hold the first line of a table
+_CHUNK_ROWS = 1 << 19  # lines of text in memory at a time
 _PLAIN_INTEGER = re.compile(r"\s*(0|-?[1-9][0-9]{0,17})\s*")  # fits 64 bits
 
 
-def load_ratings(path: str | PathLike, *, duplicates: str = "error") -> Ratings:
-    """Read ratings from a file, told by its content rather than by its name.
+def load_ratings(
+    path: str | PathLike,
+    *,
+    duplicates: str = "error",
+    data_dir: str | PathLike | None = None,
+    download: bool = True,
+    progress: bool = True,
+) -> Ratings:
+    """Read ratings from a file, told by its content, or from a data set, by its name.
 
     Parameters
     ----------
@@ -56,10 +72,25 @@ def load_ratings(path: str | PathLike, *, duplicates: str = "error") -> Ratings:
         others): u.data (tab, no header), ratings.dat (``::``), ratings.csv (header, or
         none and numbers only), one's own CSV with the header user,item,rating, what
         `Ratings.save_npz` wrote, or an .npz of arrays user, item and rating. Or a
-        folder with one of these files, or the name of such a folder ("ml-100k") inside
-        the folder that the environment variable IM3F_DATA_DIR names.
+        folder with one of these files. Or the name of a file, folder or .zip in a
+        folder of data sets, or of a generation of MovieLens: "ml-100k", "ml-1m",
+        "ml-10m", "ml-20m", "ml-25m", "ml-32m" or "ml-latest-small" (which changes).
     duplicates : {"error", "last", "mean", "keep"}
         What to do about repeated (user, item) pairs; see `Ratings.from_arrays`.
+    data_dir : str or path, optional
+        A folder of data sets to look into first. Then come the path itself, the folder
+        that the environment variable IM3F_DATA_DIR names, and the platform's cache
+        folder (~/.cache/im3f_jax or $XDG_CACHE_HOME/im3f_jax, on macOS
+        ~/Library/Caches/im3f_jax, on Windows %LOCALAPPDATA%/im3f_jax/Cache).
+    download : bool
+        Whether a generation of MovieLens that is in none of them is downloaded, from
+        GroupLens over https, into the first: `data_dir`, else that of IM3F_DATA_DIR,
+        else the cache. The archive stays packed, the README with its licence beside
+        it. It is compared with the checksum that GroupLens published (that of
+        ml-latest-small, which changes, with those inside); a download that broke off
+        goes on at the next call.
+    progress : bool
+        Whether a download shows, on standard error, where the licence is, and a bar.
 
     Returns
     -------
@@ -68,84 +99,85 @@ def load_ratings(path: str | PathLike, *, duplicates: str = "error") -> Ratings:
         integers, else the text of the file as it stands ("007" is not 7). Timestamps
         are those of the column "timestamp", else "time" (without a header the fourth),
         where every row has a number there; else there are none, and the log says why.
+        Titles and genres: `load_titles`.
 
     Raises
     ------
     InputError
-        Where there is no such file, where it holds no table of ratings, and for a
-        line that cannot be read: file, line (from 1) and column are named.
+        Where there is no such file and none can be downloaded, where it holds no table
+        of ratings, and for a line that cannot be read: file, line (from 1) and column
+        are named.
+
+    Notes
+    -----
+    A table is read in pieces of half a million lines, so that its text is never in
+    memory as a whole. Reading 5 million lines of ratings.csv took 475 MiB at its peak,
+    some 100 bytes a rating, of which 24 stay.
     """
-    path = _find(Path(path).expanduser())
+    place = find(path, data_dir=data_dir, download=download, progress=progress)
+    file_path = _file(place)
     try:
-        with _opened(path) as file:
+        with _table(file_path) as file:
             head = file.read(_HEAD_BYTES)
             file.seek(0)
             if head.startswith(b"PK"):
-                return _read_npz(file, duplicates)
-            *columns, timestamps = _read_table(file, _layout(head))
-            return Ratings.from_arrays(*columns, duplicates, timestamps=timestamps)
-    except _UNREADABLE as error:
-        raise InputError(f"{path}: {error}") from error
+                ratings = _read_npz(file, duplicates)
+            else:
+                ratings = _read_table(file, _layout(head), duplicates)
+    except UNREADABLE as error:
+        raise InputError(f"{file_path}: {error}") from error
+    if str(path) in DATA_SETS:
+        _compare_counts(str(path), file_path, ratings)
+    return ratings
 
 
-def _find(path: Path) -> Path:
-    """Find the file that a path or the name of a data set stands for."""
-    data_dir = os.environ.get("IM3F_DATA_DIR")
-    places = [path]
-    if data_dir:
-        places += [Path(data_dir, path), Path(data_dir, f"{path}.zip")]
-    place = next((place for place in places if place.exists()), None)
-    if place is None:
-        where = f"is {data_dir}" if data_dir else "is not set"
-        raise InputError(
-            f"{str(path)!r} is no file or folder here, nor in the folder of data sets, "
-            f"IM3F_DATA_DIR (which {where}); nothing is downloaded yet, so please get "
-            f"the files and give their path"
-        )
+def _file(place: Path) -> Path:
+    """Return the place, or the file of ratings in it where it is a folder."""
     if place.is_file():
         return place
-    files = [place / name for name in _RATING_FILES if (place / name).is_file()]
+    files = [place / name for name in RATING_FILES if (place / name).is_file()]
     if not files:
-        raise InputError(f"the folder {place} has none of {', '.join(_RATING_FILES)}")
+        raise InputError(f"the folder {place} has none of {', '.join(RATING_FILES)}")
     return files[0]
 
 
+def _compare_counts(name: str, path: Path, ratings: Ratings) -> None:
+    """Warn where files of a known name are not what was published under it."""
+    found = len(ratings), ratings.num_users, ratings.num_items
+    known = DATA_SETS[name].counts
+    if any(k not in (None, n) for k, n in zip(known, found, strict=True)):
+        counts = ["?" if k is None else f"{k:,}" for k in known]
+        _log.warning(
+            "%s is not %s as published: %s ratings, %s users and %s rated items "
+            "instead of %s, %s and %s",
+            *(path, name, *(f"{n:,}" for n in found), *counts),
+        )
+
+
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open the file, or the one file of ratings in a .gz or .zip, for reading bytes."""
-    with open(path, "rb") as file:
-        magic = file.read(2)
-        file.seek(0)
-        if magic == b"\x1f\x8b":
-            with gzip.open(file) as inner:
+def _table(path: Path) -> Iterator[BinaryIO]:
+    """Open the file, or the one file of ratings in an archive, for reading bytes."""
+    with opened(path) as file:
+        if isinstance(file, zipfile.ZipFile):
+            with file.open(_member(file)) as inner:
                 yield inner
-        elif magic == b"PK":
-            with zipfile.ZipFile(file) as archive:
-                names = archive.namelist()
-                if not all(name.endswith(".npy") for name in names):
-                    with archive.open(_member(archive)) as inner:
-                        yield inner
-                    return
-            file.seek(0)
-            yield file
         else:
             yield file
 
 
 def _member(archive: zipfile.ZipFile) -> str:
     """Name the one file of ratings in an archive."""
-    paths = [Path(info.filename) for info in archive.infolist() if not info.is_dir()]
-    paths = [path for path in paths if not path.name.startswith("._")]  # of macOS
-    found = [path for path in paths if path.name in _RATING_FILES]
+    paths = members(archive)
+    found = [path for path in paths if path.name in RATING_FILES]
     found = found or [path for path in paths if _is_table(archive, path)]
     if len(found) != 1:
-        names = ", ".join(path.as_posix() for path in found) or "none"
+        names = ", ".join(map(str, found)) or "none"
         raise InputError(f"the archive must hold one file of ratings; it has {names}")
-    return found[0].as_posix()
+    return str(found[0])
 
 
-def _is_table(archive: zipfile.ZipFile, path: Path) -> bool:
-    with archive.open(path.as_posix()) as file:
+def _is_table(archive: zipfile.ZipFile, path: PurePosixPath) -> bool:
+    with archive.open(str(path)) as file:
         head = file.read(_HEAD_BYTES)
     try:
         return head.startswith(b"PK") or _layout(head) is not None
@@ -204,7 +236,7 @@ def _layout(head: bytes) -> _Layout:
             f"its first line has no three fields parted by tabs, '::' or commas: "
             f"{line[:80]!r}"
         )
-    words = [*map(_letters, fields)]
+    words = [*map(header_word, fields)]
     columns = [
         next((i for i, word in enumerate(words) if word in names), None)
         for names in _HEADERS
@@ -227,12 +259,19 @@ def _layout(head: bytes) -> _Layout:
 
 def time_column(names: Sequence) -> int | None:
     """Find the column of the timestamps among those that a header names."""
-    words = [*map(_letters, names)]
+    words = [*map(header_word, names)]
     found = [words.index(word) for word in _TIME_HEADERS if word in words]
     return found[0] if found else None
 
 
-def _letters(name) -> str:
+def item_column(names: Sequence) -> int | None:
+    """Find the column of the item ids among those that a header names."""
+    words = [*map(header_word, names)]
+    return next((i for i, word in enumerate(words) if word in _HEADERS[1]), None)
+
+
+def header_word(name) -> str:
+    """Return the letters of a name in a header: "movieId" and "Movie ID" are one."""
     return re.sub("[ _-]", "", str(name).lower())
 
 
@@ -240,94 +279,154 @@ def _split(line: str, separator: str) -> list[str]:
     return next(csv.reader([line])) if separator == "," else line.split(separator)
 
 
-def _read_table(file: BinaryIO, layout: _Layout) -> list[np.ndarray | None]:
-    """Read user, item, rating and, where there are any, timestamps of a table."""
+def _read_table(file: BinaryIO, layout: _Layout, duplicates: str) -> Ratings:
+    """Read user, item, rating and, where there are any, timestamps of a table.
+
+    Ids and ratings are read as text, for "007" is not 7, and each text is converted
+    once. Timestamps, of which few are equal, are read as numbers.
+    """
     separator, width, columns = layout.separator, layout.width, layout.columns
-    if layout.time is not None:
-        columns = [*columns, layout.time]
+    time = layout.time
     usecols, spare = columns, []  # spare columns must be empty
     if separator == "::":
         # One colon, and an empty field between any two, for pandas' fast engine.
         separator, width = ":", 2 * width - 1
         columns = [2 * column for column in columns]
         spare = [column - 1 for column in columns if column > 0]
+        if time is not None:
+            time *= 2
+            spare.append(time - 1)
         usecols = columns + spare
     elif separator == ",":
         # An unquoted 3,5 is one field too many: seen only where all fields are read.
         spare = list(range(layout.num_fields, width))
         usecols = None
+    if usecols is not None:
+        usecols = usecols if time is None else [*usecols, time]
+        width = max(usecols) + 1  # what comes after may differ from line to line
+    texts = [{}, {}, {}]  # text -> code, of user, item and rating
+    codes = [[np.empty(0, np.int32)] for _ in columns]
+    times = _Times()
     try:
-        with warnings.catch_warnings():
-            # of columns that we do not need
-            warnings.simplefilter("ignore", pd.errors.DtypeWarning)
-            frame = pd.read_csv(
-                file,
-                sep=separator,
-                header=0 if layout.has_header else None,
-                names=range(width),
-                usecols=usecols,
-                index_col=False,
-                # The text of each field as it stands: "007" is not 7.
-                dtype=dict.fromkeys(columns + spare, str),
-                keep_default_na=False,
-                na_values=[""],
-                quoting=csv.QUOTE_MINIMAL if separator == "," else csv.QUOTE_NONE,
-            )
+        pieces = pd.read_csv(
+            file,
+            sep=separator,
+            header=0 if layout.has_header else None,
+            names=range(width),
+            usecols=usecols,
+            index_col=False,
+            dtype=dict.fromkeys(columns + spare, object),  # text, as it stands
+            keep_default_na=False,
+            na_values=[""],
+            quoting=csv.QUOTE_MINIMAL if separator == "," else csv.QUOTE_NONE,
+            engine="c",
+            low_memory=False,  # the pieces are small already
+            chunksize=_CHUNK_ROWS,
+        )
+        num_rows = 0
+        for frame in pieces:
+            is_odd = frame[spare].notna().any(axis=1)
+            if is_odd.any():
+                row = num_rows + int(is_odd.to_numpy().argmax())
+                line = _line_of_row(file, row + layout.has_header)
+                raise InputError(
+                    f"line {line} is not parted into fields like the first line"
+                )
+            for column, known, parts in zip(columns, texts, codes, strict=True):
+                parts.append(_codes(frame[column], known))
+            if time is not None:
+                times.add(frame[time])
+            num_rows += len(frame)
     except UnicodeDecodeError:
         file.seek(0)
         line = next(n for n, text in enumerate(file, 1) if not _is_utf8(text))
         raise InputError(f"line {line} is not UTF-8 text") from None
-    is_odd = frame[spare].notna().any(axis=1)
-    if is_odd.any():
-        line = _line_of_row(file, int(is_odd.argmax()) + layout.has_header)
-        raise InputError(f"line {line} is not parted into fields like the first line")
+    codes = [np.concatenate(parts) for parts in codes]
 
     def read(field: int, convert: Callable[[list[str]], list], kind: str) -> np.ndarray:
-        codes, texts = pd.factorize(frame[columns[field]])  # convert each text once
-        values = convert(list(texts))
+        """Convert each text of a column once."""
+        known = list(texts[field])
+        values = convert(known)
         is_bad = [value is None for value in values] + [True]  # an empty one: code -1
-        bad_rows = np.flatnonzero(np.array(is_bad)[codes])
+        bad_rows = np.flatnonzero(np.array(is_bad)[codes[field]])
         if len(bad_rows):
-            code = codes[bad_rows[0]]
-            text = "an empty field" if code < 0 else repr(texts[code])
+            code = codes[field][bad_rows[0]]
+            text = "an empty field" if code < 0 else repr(known[code])
             line = _line_of_row(file, bad_rows[0] + layout.has_header)
             raise InputError(
                 f"line {line}, column {layout.names[field]!r}: {text} is not {kind}"
             )
-        return pd.Series(values).to_numpy()[codes]
+        return pd.Series(values).to_numpy()
 
     # Text may be an id only where a header says that the column holds ids.
-    convert, kind = (_ids, "an id") if layout.has_header else (_integers, "an integer")
-    return [
-        read(0, convert, kind),
-        read(1, convert, kind),
-        read(2, _numbers, "a number"),
-        None if layout.time is None else _times(frame[columns[3]]),
-    ]
+    convert, kind = ids_of_texts, "an id"
+    if not layout.has_header:
+        convert, kind = _integers, "an integer"
+    ids = [read(0, convert, kind), read(1, convert, kind)]
+    values = read(2, _numbers, "a number")
+    if not num_rows:
+        raise InputError("there are no ratings")
+    users, user = IdIndex.from_values(ids[0], "user")
+    items, item = IdIndex.from_values(ids[1], "item")
+    timestamp = None if time is None else times.all()
+    ratings = Ratings(
+        user=user.astype(np.int32)[codes[0]],
+        item=item.astype(np.int32)[codes[1]],
+        rating=values[codes[2]],
+        users=users,
+        items=items,
+        timestamp=timestamp,
+    )
+    return merge_duplicates(ratings, duplicates)
 
 
-def _times(column: pd.Series) -> np.ndarray | None:
-    """Timestamps of all rows as numbers; None, said in the log, where a row has none.
+def _codes(column: pd.Series, known: dict[str, int]) -> np.ndarray:
+    """Codes of a column of texts, -1 where it is empty; new texts become known."""
+    codes, texts = pd.factorize(column)
+    known_codes = [known.setdefault(text, len(known)) for text in texts]
+    return np.array([*known_codes, -1], np.int32)[codes]
+
+
+class _Times:
+    """The timestamps of a table, piece by piece.
 
     Most who load ratings need no times: one that is missing is no error here.
     """
-    times = pd.to_numeric(column, errors="coerce").to_numpy()
-    bad = np.flatnonzero(~np.isfinite(times))
-    if not len(bad):
-        return times
-    _log.info(
-        "The timestamps are left out: %d of %d are no numbers, first %r in row %d "
-        "(from 0)",
-        *(len(bad), len(times), str(column.iloc[bad[0]]), bad[0]),
-    )
-    return None
+
+    def __init__(self) -> None:
+        self.parts, self.num_rows, self.num_bad, self.first_bad = [], 0, 0, ""
+
+    def add(self, column: pd.Series) -> None:
+        """Take the times of the next rows."""
+        numbers = column
+        if column.dtype.kind not in "iuf":  # words, or True and False
+            numbers = pd.to_numeric(column.astype(str), errors="coerce")
+        numbers = numbers.to_numpy()
+        bad = np.flatnonzero(~np.isfinite(numbers))
+        if len(bad) and not self.num_bad:
+            row = self.num_rows + bad[0]
+            self.first_bad = f"{str(column.iloc[bad[0]])!r} in row {row}"
+        self.num_bad += len(bad)
+        self.num_rows += len(numbers)
+        self.parts.append(numbers)
+
+    def all(self) -> np.ndarray | None:
+        """Give them as numbers; None, said in the log, where a row has none."""
+        if not self.num_bad:
+            return timestamp_array(np.concatenate(self.parts), "timestamp")
+        _log.info(
+            "The timestamps are left out: %d of %d are no numbers, first %s (from 0)",
+            *(self.num_bad, self.num_rows, self.first_bad),
+        )
+        return None
 
 
 def _integers(texts: list[str]) -> list[int | None]:
     return [int(text) if _PLAIN_INTEGER.fullmatch(text) else None for text in texts]
 
 
-def _ids(texts: list[str]) -> list[int] | list[str]:
+def ids_of_texts(texts: list[str]) -> list[int] | list[str]:
+    """Read texts as int where all are plain integers, else leave them as they are."""
     integers = _integers(texts)
     return texts if None in integers else integers
 

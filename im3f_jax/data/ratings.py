@@ -15,7 +15,7 @@ import pandas as pd
 from im3f_jax.data.ids import IdIndex
 from im3f_jax.errors import InputError
 
-__all__ = ["Ratings", "timestamp_array"]
+__all__ = ["Ratings", "merge_duplicates", "timestamp_array"]
 
 _FORMAT_VERSION = 1
 _MAX_LEVELS = 101  # a scale of 0, 1, ..., 100 is still a scale of levels
@@ -164,7 +164,7 @@ class Ratings:
             items,
             timestamp=timestamp,
         )
-        return _merge_duplicates(ratings, duplicates)
+        return merge_duplicates(ratings, duplicates)
 
     def __len__(self) -> int:
         return len(self.rating)
@@ -361,7 +361,14 @@ def _rating_array(values: Iterable, label: str, what: str = "rating") -> np.ndar
     return rating
 
 
-def _merge_duplicates(ratings: Ratings, duplicates: str) -> Ratings:
+def merge_duplicates(ratings: Ratings, duplicates: str) -> Ratings:
+    """Do what `Ratings.from_arrays` says about repeated pairs.
+
+    Raises
+    ------
+    InputError
+        For a repeated pair, unless another choice was made, and for an unknown choice.
+    """
     if duplicates not in ("error", "last", "mean", "keep"):
         raise InputError(
             f'duplicates must be "error", "last", "mean" or "keep", not {duplicates!r}'

@@ -9,6 +9,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from im3f_jax.data import movielens
 from im3f_jax.data.movielens import load_ratings
 from im3f_jax.data.ratings import Ratings
 from im3f_jax.errors import InputError
@@ -29,9 +30,11 @@ def zipped(**files):
     return buffer.getvalue()
 
 
-@pytest.fixture
-def load(tmp_path):
-    """Load bytes from a file whose name says nothing."""
+@pytest.fixture(params=[None, 1], ids=["whole", "line by line"])
+def load(tmp_path, request, monkeypatch):
+    """Load bytes from a file whose name says nothing, as one piece or as many."""
+    if request.param:
+        monkeypatch.setattr(movielens, "_CHUNK_ROWS", request.param)
 
     def load_bytes(content, **kwargs):
         path = tmp_path / "some file"
@@ -111,6 +114,7 @@ TIMES = {
     "words": (b"5\t7\t3\ta\n1\t3952\t4\tb\n", None),
     "one is missing": (b"5::7::3::0\n1::3952::4\n", None),
     "one is no number": (b"user,item,rating,time\n5,7,3,0\n1,3952,4,nan\n", None),
+    "yes and no": (b"user,item,rating,time\n5,7,3,True\n1,3952,4,False\n", None),
     "a header of another name": (b"user,item,rating,ts\n5,7,3,0\n1,3952,4,0\n", None),
 }
 
@@ -132,7 +136,9 @@ def test_timestamps_are_read_where_every_row_has_one(content, times, load, caplo
 def test_timestamps_that_are_left_out_are_said_so(load, caplog):
     with caplog.at_level("INFO", "im3f_jax"):
         assert load(TIMES["words"][0]).timestamp is None
+        assert load(TIMES["one is no number"][0]).timestamp is None
     assert "2 of 2 are no numbers, first 'a' in row 0" in caplog.text
+    assert "1 of 2 are no numbers, first 'nan' in row 1" in caplog.text
 
 
 def test_timestamps_of_arrays(tmp_path, caplog):
@@ -235,13 +241,7 @@ def test_a_name_may_stand_for_an_archive(tmp_path, monkeypatch):
     assert len(load_ratings("ml-small")) == 2
 
 
-def test_a_name_that_is_nowhere_is_told_in_words(tmp_path, monkeypatch):
-    monkeypatch.setenv("IM3F_DATA_DIR", str(tmp_path))
-    with pytest.raises(InputError, match="'ml-100k'.*nothing is downloaded"):
-        load_ratings("ml-100k")
-    monkeypatch.delenv("IM3F_DATA_DIR")
-    with pytest.raises(InputError, match="IM3F_DATA_DIR.*not set"):
-        load_ratings("ml-100k")
+def test_a_folder_without_ratings_is_told_in_words(tmp_path):
     with pytest.raises(InputError, match="has none of u.data"):
         load_ratings(tmp_path)
 

@@ -29,8 +29,6 @@ from tests.validation.chains import BATCH, Plan, draw_truths, run_chains
 from tests.validation.statistics import two_sample
 
 __all__ = [
-    "FAINT",
-    "LESS_FAINT",
     "MUTANT",
     "SHORT",
     "TESTS",
@@ -66,11 +64,9 @@ class Sizes(NamedTuple):
 
 SHORT = Sizes(8_000, 4_000, 5, 500, 50, 500, 50, 10)
 MUTANT = SHORT._replace(chains=2_000)
-FAINT = SHORT._replace(chains=20_000, steps=10)
-LESS_FAINT = SHORT._replace(chains=6_000, steps=10)
 LONG = Sizes(30_000, 10_000, 5, 500, 150, 500, 150, 15, quick=False)
 # The franchise sits down one after another: a sweep of many chains waits for the last.
-FRANCHISE = Sizes(8_000, 4_000, 5, 500, 50, 500, 50, 8, quick=False)
+FRANCHISE = Sizes(8_000, 4_000, 5, 500, 50, 500, 150, 8, quick=False)
 
 
 def sizes_of(name):

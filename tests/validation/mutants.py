@@ -71,8 +71,7 @@ class Mutant(NamedTuple):
     result: Callable | None = None  # result, Call -> result
     member: str = "iM3F both"  # the first of the members that has this block
     left_out: bool = False  # only a chain that starts elsewhere can tell
-    faint: bool = False  # takes more chains to tell
-    less_faint: bool = False  # some more
+    chains: int = checks.MUTANT.chains  # more where the mistake is faint
     # A step that is skipped beside it, which else puts right what the mistake did:
     # module, function, and the argument that it leaves as it is.
     skipped: tuple | None = None
@@ -417,7 +416,7 @@ TOPICS = [
         sweep,
         "resample_topics",
         args=_arg(1, _other_bias_left_in),
-        faint=True,
+        chains=20_000,
     ),
     Mutant(
         "topics",
@@ -425,6 +424,7 @@ TOPICS = [
         sweep,
         "resample_topics",
         args=_arg(5, lambda bias, c: jnp.roll(bias, 1, axis=1)),
+        chains=6_000,
     ),
     Mutant(
         "topics",
@@ -432,7 +432,7 @@ TOPICS = [
         sweep,
         "resample_topics",
         args=_arg(6, lambda variance, c: 0.5 * variance),
-        less_faint=True,
+        chains=6_000,
     ),
     Mutant(
         "table topics",
@@ -663,7 +663,7 @@ FRANCHISE = [
         *_tables,
         args=_without("topic_mean_variance"),
         member="CRF apart",
-        faint=True,
+        chains=20_000,
         skipped=_dish_step,
     ),
     Mutant(
@@ -687,7 +687,7 @@ FRANCHISE = [
         *_dish,
         args=_without("topic_mean_variance"),
         member="CRF apart",
-        less_faint=True,
+        chains=6_000,
     ),
     Mutant(
         "franchise",
@@ -810,7 +810,7 @@ ORDINAL = [
         cut_points,
         "_log_t",
         result=_without_reverse,
-        faint=True,
+        chains=20_000,
         **_latents,
     ),
     Mutant(
@@ -906,7 +906,7 @@ NOISE = [
         noise,
         "_accept",
         result=lambda value, c: jnp.full_like(value, True),
-        faint=True,
+        chains=20_000,
     ),
     _noise(
         "shape: the proposal's density left out of the ratio",
@@ -941,7 +941,7 @@ NOISE = [
     # Forgotten there, the tables, which know the precisions, put it nearly right.
     _noise_of_topics(
         "topics", "resample_topics", 8, args=_arg(8, lambda p, c: 1 / p)
-    )._replace(name="inverse of the relative precisions"),
+    )._replace(name="inverse of the relative precisions", chains=6_000),
     _noise_of_topics("table topics", "resample_table_topics", 11),
     _noise_of_topics("biases", "bias_statistics", 5),
     _noise_of_topics("cut points", "resample_cut_points", 6),
@@ -1031,7 +1031,7 @@ COLUMNS = [
             "all given the old ones",
             {
                 "args": _arg(1, lambda x, c: c.state.column_increments),
-                "faint": True,
+                "chains": 40_000,
             },
         ),
     )
@@ -1334,9 +1334,9 @@ MUTANTS += [*ORDINAL, *SHARED, *NOISE, *COLUMNS, *TIME, *TOPIC_FACTORS]
 
 def sizes_of(mutant):
     """Sizes that tell a mutant; None is the right sampler."""
-    if mutant and mutant.faint:
-        return checks.FAINT
-    return checks.LESS_FAINT if mutant and mutant.less_faint else checks.MUTANT
+    if mutant is None or mutant.chains == checks.MUTANT.chains:
+        return checks.MUTANT
+    return checks.MUTANT._replace(chains=mutant.chains, steps=10)
 
 
 def numbers_of(member):
