@@ -1241,7 +1241,8 @@ TIME += [
 
 def _later(index, wrong):
     """Change an argument of the calls for topic factors: those after the factors'."""
-    return _arg(index, lambda x, c: x if c.turn < 2 else wrong(x, c))
+    change = _arg(index, wrong)
+    return lambda call: call.args if call.turn < 2 else change(call)
 
 
 def _first_vectors(row, call):
