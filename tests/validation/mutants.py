@@ -1284,7 +1284,10 @@ TOPIC_FACTORS = [
         args=_later(8, _first_vectors),
     ),
     _selecting(
-        "the users' old ones", "resample_factors", args=_later(3, _items_given_old)
+        "the users' old ones",
+        "resample_factors",
+        args=_later(3, _items_given_old),
+        chains=20_000,
     ),
     _selecting(
         "prior: rows of one topic counted",
