@@ -24,6 +24,7 @@ _PUBLIC = {
     "BPMF": "im3f_jax.api",
     "M3F": "im3f_jax.api",
     "M3F_TIF": "im3f_jax.api",
+    "SeparateDP": "im3f_jax.api",
     "IM3F": "im3f_jax.api",
     "PMF": "im3f_jax.api",
     "Model": "im3f_jax.api",

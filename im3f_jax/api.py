@@ -57,7 +57,7 @@ from im3f_jax.model.topic_factors import TopicFactors
 from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet, NoTopics
 from im3f_jax.posterior.posterior import Posterior
 
-__all__ = ["BPMF", "IM3F", "M3F", "M3F_TIF", "PMF", "Model"]
+__all__ = ["BPMF", "IM3F", "M3F", "M3F_TIF", "PMF", "Model", "SeparateDP"]
 
 logger = logging.getLogger(__name__)
 
@@ -465,6 +465,62 @@ def M3F_TIF(
         # The same under all topics: only the part that they share varies.
         SharedNormal(0.0, 0.0, shared_variance=user_bias_variance),
         SharedNormal(0.0, 0.0, shared_variance=item_bias_variance),
+    )
+
+
+def SeparateDP(
+    latent_dim: int = 10,
+    *,
+    max_user_topics: int = 8,
+    max_item_topics: int = 8,
+    user_table_concentration: float = 1.0,
+    item_table_concentration: float = 1.0,
+    rating_variance: Variance = None,
+    rating_variance_floor: float | None = None,
+    user_bias_variance: Variance = None,
+    item_bias_variance: Variance = None,
+    global_bias: float | None = None,
+    factor_prior: FactorPrior = None,
+    likelihood: Likelihood = "gaussian",
+    user_noise_shape: NoiseShape = math.inf,
+    item_noise_shape: NoiseShape = math.inf,
+    degrees_of_freedom: float = math.inf,
+    item_time_bins: int = 0,
+    item_time_variance: Variance = None,
+    user_drift_variance: Variance = 0.0,
+) -> Model:
+    """Matrix factorisation with a Dirichlet process a row: no topics are shared.
+
+    The model that a footnote of the iM3F paper sets aside: a rating's mean is chi_0 +
+    a_u . b_j + c_u[zM] + d_j[zU] with zM drawn from weights of the user and zU from
+    weights of the item, theta ~ Dirichlet(gamma/K), so that each row mixes biases of
+    its own, c_u[k] ~ Normal(0, variance). Item topics are still those that select a
+    user's biases. A row's labels mean nothing to another: where topics are counted,
+    those count that any row uses.
+
+    Parameters
+    ----------
+    max_user_topics, max_item_topics
+        Truncations K, at least 1, of an item's and of a user's biases.
+    user_table_concentration, item_table_concentration
+        gamma, a positive number.
+    user_bias_variance, item_bias_variance
+        A number, an `InverseGamma`, or None (sampled).
+
+    The other parameters are those of `IM3F`.
+    """
+    return _model(
+        latent_dim,
+        _finite(max_user_topics, user_table_concentration),
+        _finite(max_item_topics, item_table_concentration),
+        _likelihood(likelihood, rating_variance, rating_variance_floor),
+        global_bias,
+        factor_prior,
+        _noise(user_noise_shape, item_noise_shape, degrees_of_freedom)
+        | _time(item_time_bins, item_time_variance, user_drift_variance)
+        | {"own_topics": True},
+        TopicNormal(user_bias_variance, 0.0),
+        TopicNormal(item_bias_variance, 0.0),
     )
 
 

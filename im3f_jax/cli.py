@@ -52,28 +52,30 @@ _PRESETS = {
     "bpmf": "BPMF",
     "m3f": "M3F",
     "m3f-tif": "M3F_TIF",
+    "separate-dp": "SeparateDP",
     "pmf": "PMF",
 }
 
 # Options that become arguments of the preset: name, type, who has it, what it says.
 # They have no default here: what is not given is left to the preset.
 _ALL = tuple(_PRESETS)
-_SAMPLED = ("im3f", "bpmf", "m3f", "m3f-tif")
+_SAMPLED = ("im3f", "bpmf", "m3f", "m3f-tif", "separate-dp")
 _TOPICS = ("im3f", "m3f")
 _FINITE = ("m3f", "m3f-tif")
-_BIASES = ("im3f", "m3f", "m3f-tif")
+_BIASES = ("im3f", "m3f", "m3f-tif", "separate-dp")
+_PROCESS = ("im3f", "separate-dp")
 _SPEC_OPTIONS = [
     ("latent_dim", int, _ALL, "length of the factors"),
-    ("max_user_topics", int, ("im3f",), "truncation of the user topics (moods)"),
-    ("max_item_topics", int, ("im3f",), "truncation of the item topics (contexts)"),
+    ("max_user_topics", int, _PROCESS, "truncation of the user topics (moods)"),
+    ("max_item_topics", int, _PROCESS, "truncation of the item topics (contexts)"),
     ("user_topics", int, _FINITE, "number of user topics"),
     ("item_topics", int, _FINITE, "number of item topics"),
     ("topic_factor_dim", int, ("m3f-tif",), "length of the factors topics select"),
     ("topics", str, ("im3f",), "how the HDP is truncated; crf: not at all, slow"),
     ("user_dish_concentration", float, ("im3f",), "of the global user-topic weights"),
     ("item_dish_concentration", float, ("im3f",), "of the global item-topic weights"),
-    ("user_table_concentration", float, ("im3f",), "of each user's topic weights"),
-    ("item_table_concentration", float, ("im3f",), "of each item's topic weights"),
+    ("user_table_concentration", float, _PROCESS, "of each user's topic weights"),
+    ("item_table_concentration", float, _PROCESS, "of each item's topic weights"),
     ("user_topic_concentration", float, _FINITE, "of each user's topic weights"),
     ("item_topic_concentration", float, _FINITE, "of each item's topic weights"),
     ("factor_prior", str, _SAMPLED, "shrinkage: learn how many columns are needed"),

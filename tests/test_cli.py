@@ -176,6 +176,10 @@ def test_splits(ratings_file, tmp_path, split, kind, number):
             im3f.M3F_TIF(2, 1, topic_factor_dim=3),
         ),
         (
+            ["--model=separate-dp", "--max-user-topics=3", "--likelihood=ordinal"],
+            im3f.SeparateDP(max_user_topics=3, likelihood="ordinal"),
+        ),
+        (
             ["--model", "bpmf", "--likelihood", "ordinal"],
             im3f.BPMF(likelihood=im3f.Ordinal()),
         ),

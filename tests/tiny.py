@@ -198,6 +198,16 @@ def select(spec):
     return replace(spec, topic_factors=TOPIC_FACTORS)
 
 
+def own(spec):
+    """Let each row mix biases of its own."""
+    return replace(spec, own_topics=True)
+
+
+def weights_of(side, spec):
+    """The side in whose rows the weights of a side's topics are."""
+    return side.other if spec.own_topics else side
+
+
 def make_fixed_spec(variance=0.0, topic_mean_variance=0.0):
     """Make M3F: finite topics, one on the items' side, and nothing global sampled."""
     return ModelSpec(
@@ -348,8 +358,13 @@ def make_state(spec, data, seed=0):
         item_bias_prior=bias_prior(users, spec.item_bias_prior, data.item_rows),
         user_topic_of_rating=topics(users).astype(np.int32),
         item_topic_of_rating=topics(items).astype(np.int32),
-        user_topic_weights=weights(data.user_rows, users),
-        item_topic_weights=weights(data.item_rows, items),
+        **{
+            f"{side.name}_topic_weights": weights(
+                getattr(data, f"{weights_of(side, spec).name}_rows"),
+                side.of(spec, "topic_prior").num_topics,
+            )
+            for side in SIDES.values()
+        },
         rating_variance=rng.uniform(0.3, 1.5),
         global_bias=2.9,
         cut_points=cut_points(),

@@ -27,7 +27,7 @@ from im3f_jax.model.factor_prior import MultiplicativeGamma, NormalWishart
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.scalars import start_value
-from im3f_jax.model.spec import ModelSpec
+from im3f_jax.model.spec import ModelSpec, weight_sides
 from im3f_jax.model.time_effects import NoTime, TimeBins, time_of_ratings
 from im3f_jax.model.topic_factors import TopicFactors, topic_factors_of_ratings
 from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet
@@ -103,7 +103,13 @@ def init_state(
     user_topic = scatter(next(keys), _start_room(spec.user_topic_prior))
     item_topic = scatter(next(keys), _start_room(spec.item_topic_prior))
 
-    def weights(prior, key, row, topic, shape):
+    user_topic_row, item_topic_row = weight_sides(
+        spec, (data.user, data.user_rows), (data.item, data.item_rows)
+    )
+
+    def weights(prior, key, row, topic):
+        row, rows = row
+        shape = rows, prior.num_topics
         start = _weights(prior, shape, dtype)
         counts = count_by_cell(valid, row, topic, shape)
         if isinstance(prior, CRF):
@@ -128,16 +134,14 @@ def init_state(
         user_topic_weights=weights(
             spec.user_topic_prior,
             next(keys),
-            data.user,
+            user_topic_row,
             user_topic,
-            (data.user_rows, num_user_topics),
         ),
         item_topic_weights=weights(
             spec.item_topic_prior,
             next(keys),
-            data.item,
+            item_topic_row,
             item_topic,
-            (data.item_rows, num_item_topics),
         ),
         rating_variance=jnp.maximum(
             jnp.asarray(start_value(spec.likelihood.variance), dtype),

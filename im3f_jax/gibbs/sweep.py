@@ -45,7 +45,7 @@ from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.log_joint import log_joint
 from im3f_jax.model.noise import GammaNoise, precision_of_ratings
 from im3f_jax.model.scalars import Gamma
-from im3f_jax.model.spec import ModelSpec
+from im3f_jax.model.spec import ModelSpec, weight_sides
 from im3f_jax.model.time_effects import NoTime, reads_times, time_of_ratings
 from im3f_jax.model.topic_factors import topic_factors_of_ratings
 from im3f_jax.model.topic_prior import (
@@ -103,6 +103,8 @@ def gibbs_sweep(
     room = table_room(data.rating.shape[0])
     valid = jnp.arange(data.rating.shape[0], dtype=jnp.int32) < data.num_ratings
     users, items = state.user_bias.shape, state.item_bias.shape
+    # Whose weights the topics are drawn from.
+    row_of_user_topic, row_of_item_topic = weight_sides(spec, data.user, data.item)
 
     precision = precision_of_ratings(state.noise, data.user, data.item)
 
@@ -215,7 +217,7 @@ def gibbs_sweep(
         item_topic = resample_topics(
             item_key,
             x - item_part,
-            data.item,
+            row_of_item_topic,
             data.user,
             item_weights.log_row_weights,
             state.user_bias,
@@ -230,7 +232,7 @@ def gibbs_sweep(
             item_topic = resample_table_topics(
                 next(keys),
                 x - item_part,
-                data.item,
+                row_of_item_topic,
                 data.user,
                 item_topic,
                 item_weights,
@@ -264,7 +266,7 @@ def gibbs_sweep(
         user_topic = resample_topics(
             user_key,
             x - user_part,
-            data.user,
+            row_of_user_topic,
             data.item,
             user_weights.log_row_weights,
             state.item_bias,
@@ -279,7 +281,7 @@ def gibbs_sweep(
             user_topic = resample_table_topics(
                 next(keys),
                 x - user_part,
-                data.user,
+                row_of_user_topic,
                 data.item,
                 user_topic,
                 user_weights,
@@ -292,10 +294,10 @@ def gibbs_sweep(
             )
         item_part = _selected(state.item_bias, data.item, user_topic)
     user_counts = count_by_cell(
-        valid, data.user, user_topic, user_weights.log_row_weights.shape
+        valid, row_of_user_topic, user_topic, user_weights.log_row_weights.shape
     )
     item_counts = count_by_cell(
-        valid, data.item, item_topic, item_weights.log_row_weights.shape
+        valid, row_of_item_topic, item_topic, item_weights.log_row_weights.shape
     )
     user_weights = resample_topic_weights(
         spec.user_topic_prior, next(keys), user_weights, user_counts, valid.shape[0]

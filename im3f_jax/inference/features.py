@@ -8,6 +8,10 @@ noise differs between users or items, relative precisions stand at the end, p_u 
 factors add, before these, v_u[k, d] theta_U[u, i] beside theta_M[j, k] w_j[i, d] for
 every k, i, d; as weights sum to 1, the sums over i and over k give v and w again.
 
+Where the topics that select a row's biases come from its own weights, the vectors are
+[a_u, s_u, 1, c_u, theta_M[u], 0, 0] and [b_j, 1, s_j, 0, 0, d_j, theta_U[j]] instead,
+with s_u = sum_k theta_M[u, k] c_u[k] and s_j = sum_i theta_U[j, i] d_j[i].
+
 What depends on the time of a rating is no inner product: it is added to chi_0, pair by
 pair.
 """
@@ -24,7 +28,7 @@ from im3f_jax.data.layout import RatingLayout
 from im3f_jax.gibbs.state import State
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import GammaNoise
-from im3f_jax.model.spec import ModelSpec
+from im3f_jax.model.spec import ModelSpec, weight_sides
 from im3f_jax.model.topic_factors import TopicFactors
 from im3f_jax.numerics.special import HALF_LOG_TWO_PI, log_student, student_cdf
 
@@ -46,6 +50,8 @@ TOPICS = 8
 def feature_width(spec: ModelSpec) -> int:
     """Numbers in the vector of a user or an item."""
     topics = spec.num_item_topics + spec.num_user_topics
+    if spec.own_topics:
+        topics = 2 + 2 * topics
     products = math.prod(_product_shape(spec))
     return spec.latent_dim + topics + products + 2 * _noise_differs(spec)
 
@@ -62,19 +68,30 @@ def _noise_differs(spec: ModelSpec) -> bool:
     return any(isinstance(n, GammaNoise) for n in (spec.user_noise, spec.item_noise))
 
 
-def prediction_features(state: State, data: RatingLayout) -> tuple[Array, Array]:
+def prediction_features(
+    state: State, data: RatingLayout, own_topics: bool = False
+) -> tuple[Array, Array]:
     """User and item vectors of a draw.
 
     The first row of padding holds what the prior expects of a new row: mu for the
     factors, the topic means for the biases, pi for the weights, 1 for the precision.
+
+    Parameters
+    ----------
+    state, data
+        A draw, and the training ratings.
+    own_topics
+        As in the spec.
 
     Returns
     -------
     tuple of Array
         Shapes (user rows, F) and (item rows, F), with F = latent_dim + item topics +
         user topics, item topics x user topics x dim more with topic factors, and 2 more
-        where the noise differs.
+        where the noise differs; `feature_width` of them.
     """
+    if own_topics:
+        return _with_precisions(*_own_features(state, data), state, data)
     user_weights, item_weights = state.user_topic_weights, state.item_topic_weights
     new_user = jnp.concatenate(
         [
@@ -111,6 +128,47 @@ def prediction_features(state: State, data: RatingLayout) -> tuple[Array, Array]
         of_item = w[:, None] * theta_item[:, :, None, None]
         user = jnp.concatenate([user, of_user.reshape(len(user), -1)], axis=1)
         item = jnp.concatenate([item, of_item.reshape(len(item), -1)], axis=1)
+    return _with_precisions(user, item, state, data)
+
+
+def _own_features(state: State, data: RatingLayout) -> tuple[Array, Array]:
+    """Vectors of a draw in which each row has topics of its own."""
+
+    def columns(factors, new_factors, bias, prior, weights, new):
+        factors = factors.at[new].set(new_factors)
+        bias = bias.at[new].set(prior.topic_mean)
+        theta = jnp.exp(weights.log_row_weights.at[new].set(weights.log_global_weights))
+        part = jnp.sum(theta * bias, axis=1, keepdims=True)
+        return factors, part, jnp.concatenate([bias, theta], axis=1)
+
+    a, s_u, of_user = columns(
+        state.user_factors,
+        state.user_factor_prior.mean,
+        state.user_bias,
+        state.user_bias_prior,
+        state.item_topic_weights,
+        data.num_users,
+    )
+    b, s_j, of_item = columns(
+        state.item_factors,
+        state.item_factor_prior.mean,
+        state.item_bias,
+        state.item_bias_prior,
+        state.user_topic_weights,
+        data.num_items,
+    )
+    none_u = jnp.zeros((len(a), of_item.shape[1]), a.dtype)
+    none_j = jnp.zeros((len(b), of_user.shape[1]), b.dtype)
+    return (
+        jnp.concatenate([a, s_u, jnp.ones_like(s_u), of_user, none_u], axis=1),
+        jnp.concatenate([b, jnp.ones_like(s_j), s_j, none_j, of_item], axis=1),
+    )
+
+
+def _with_precisions(
+    user: Array, item: Array, state: State, data: RatingLayout
+) -> tuple[Array, Array]:
+    """Put relative precisions at the end, where the noise differs."""
     noise = state.noise
     if noise.user is None and noise.item is None:
         return user, item
@@ -130,7 +188,6 @@ def largest_weights(
 
     For users, then items, each of shape (rows, topics).
     """
-    dim, num_item_topics = spec.latent_dim, spec.num_item_topics
 
     def largest(weights: Array) -> tuple[Array, Array]:
         number = weights.shape[1]
@@ -139,9 +196,25 @@ def largest_weights(
             return weights, jnp.broadcast_to(index, weights.shape)
         return lax.top_k(weights, TOPICS)
 
-    start = dim + num_item_topics
-    user_weights = users[:, start : start + spec.num_user_topics]
-    return largest(user_weights), largest(items[:, dim : dim + num_item_topics])
+    of_user_topics, of_item_topics = weight_sides(spec, users, items)
+    _, (start_u, start_i) = _places(spec)
+    return (
+        largest(of_user_topics[:, start_u : start_u + spec.num_user_topics]),
+        largest(of_item_topics[:, start_i : start_i + spec.num_item_topics]),
+    )
+
+
+def _places(spec: ModelSpec) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Where biases and where weights begin: of user topics, of item topics."""
+    start, number = spec.latent_dim, spec.num_item_topics
+    if not spec.own_topics:
+        return (start + number, start), (start + number, start)
+    start += 2
+    of_user_topics = start + 2 * number
+    return (of_user_topics, start), (
+        of_user_topics + spec.num_user_topics,
+        start + number,
+    )
 
 
 def mixture_of_pairs(
@@ -176,16 +249,19 @@ def mixture_of_pairs(
     """
     dim, num_item_topics = spec.latent_dim, spec.num_item_topics
     (user_weight, user_topic), (item_weight, item_topic) = largest
+    row_u, row_i = weight_sides(spec, user, item)
+    (start_u, start_i), _ = _places(spec)
     dots = jnp.sum(users[user, :dim] * items[item, :dim], axis=-1)
     mean = (global_bias + dots)[:, None, None]
     weight = jnp.ones_like(mean)
     if num_item_topics:  # axis 1: the item's contexts, indexing the user's biases
-        mean = mean + users[user[:, None], dim + item_topic[item]][:, :, None]
-        weight = weight * item_weight[item][:, :, None]
+        at = start_i + item_topic[row_i]
+        mean = mean + users[user[:, None], at][:, :, None]
+        weight = weight * item_weight[row_i][:, :, None]
     if spec.num_user_topics:  # axis 2: the user's moods, indexing the item's biases
-        at = dim + num_item_topics + user_topic[user]
+        at = start_u + user_topic[row_u]
         mean = mean + items[item[:, None], at][:, None]
-        weight = weight * user_weight[user][:, None]
+        weight = weight * user_weight[row_u][:, None]
     shape = _product_shape(spec)
     if shape[2]:
         start = dim + num_item_topics + spec.num_user_topics

@@ -5,7 +5,7 @@ from im3f_jax.gibbs.table_topics import table_room
 from im3f_jax.inference.features import feature_width
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import GammaNoise
-from im3f_jax.model.spec import ModelSpec
+from im3f_jax.model.spec import ModelSpec, weight_sides
 from im3f_jax.model.time_effects import TimeBins, TimeDrift, reads_times
 from im3f_jax.model.topic_factors import TopicFactors
 from im3f_jax.model.topic_prior import CRF, NoTopics
@@ -58,6 +58,9 @@ def estimate_memory(
         spec.num_item_topics,
     )
     by_row = (users + items) * (dim + item_topics + user_topics)
+    weights = weight_sides(spec, users, items)
+    if spec.own_topics:
+        by_row = users * (dim + 2 * item_topics) + items * (dim + 2 * user_topics)
     part = spec.topic_factors
     extra = part.dim if isinstance(part, TopicFactors) else 0
     topic_factors = extra * (users * item_topics + items * user_topics)
@@ -88,7 +91,7 @@ def estimate_memory(
         "row weight work": num_chains
         * 8
         * word
-        * max(users * user_topics, items * item_topics),
+        * max(weights[0] * user_topics, weights[1] * item_topics),
         "predictions": num_chains * 2 * word * (num_ratings + num_test),
     }
     for side, prior, rows in (

@@ -131,7 +131,7 @@ def _chunk(
         state, info = gibbs_sweep(
             jax.random.fold_in(chain_key, t), carry.state, spec, data
         )
-        features = prediction_features(state, data)
+        features = prediction_features(state, data, spec.own_topics)
         since = t + 1 - plan.num_warmup
         is_kept = (since > 0) & (since % plan.thinning == 0)
         kept = carry.kept + is_kept.astype(jnp.int32)

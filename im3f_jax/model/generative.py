@@ -29,7 +29,7 @@ from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.prior import prior_rows
 from im3f_jax.model.scalars import Gamma, InverseGamma
-from im3f_jax.model.spec import ModelSpec
+from im3f_jax.model.spec import ModelSpec, weight_sides
 from im3f_jax.model.time_effects import TimeBins, TimeDrift, TimeEffect
 from im3f_jax.model.topic_factors import TopicFactors
 from im3f_jax.model.topic_prior import CONCENTRATION_FLOOR, HDP, FiniteDirichlet
@@ -137,8 +137,11 @@ def model_of_rows(
         columns = _columns(spec)
         user_factors = _factors("user", spec, users, columns)
         item_factors = _factors("item", spec, items, columns)
-        log_user_weights = _weights("user", spec.user_topic_prior, users)
-        log_item_weights = _weights("item", spec.item_topic_prior, items)
+        of_user_topics, of_item_topics = weight_sides(
+            spec, (users, user), (items, item)
+        )
+        log_user_weights = _weights("user", spec.user_topic_prior, of_user_topics[0])
+        log_item_weights = _weights("item", spec.item_topic_prior, of_item_topics[0])
         # Biases of a side are indexed by the topics of the other.
         user_bias = _biases(
             "user", "item", spec.user_bias_prior, spec.num_item_topics, users
@@ -178,17 +181,17 @@ def model_of_rows(
                     mean,
                     None if user_bias is None else user_bias[user],
                     None if item_bias is None else item_bias[item],
-                    None if user_bias is None else log_item_weights[item],
-                    None if item_bias is None else log_user_weights[user],
+                    None if user_bias is None else log_item_weights[of_item_topics[1]],
+                    None if item_bias is None else log_user_weights[of_user_topics[1]],
                     respond,
                     None if v is None else jnp.einsum("nkd,nid->nik", v[user], w[item]),
                 )
             else:
                 if item_bias is not None:
-                    user_topic = _topic("user", log_user_weights[user])
+                    user_topic = _topic("user", log_user_weights[of_user_topics[1]])
                     mean = mean + item_bias[item, user_topic]
                 if user_bias is not None:
-                    item_topic = _topic("item", log_item_weights[item])
+                    item_topic = _topic("item", log_item_weights[of_item_topics[1]])
                     mean = mean + user_bias[user, item_topic]
                 if v is not None:
                     product = v[user, item_topic] * w[item, user_topic]

@@ -5,6 +5,7 @@ from jax import Array
 
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import precision_of_ratings
+from im3f_jax.model.spec import weight_sides
 from im3f_jax.model.time_effects import time_of_ratings
 from im3f_jax.model.topic_factors import topic_factors_of_ratings
 from im3f_jax.model.topic_prior import (
@@ -154,21 +155,22 @@ def log_joint(
                 state_prior.topic_mean_variance,
                 used,
             )
-    for side, weights, topic, row, rows, prior in (
+    of_user_topics, of_item_topics = weight_sides(
+        spec, (data.user, users), (data.item, items)
+    )
+    for side, weights, topic, (row, rows), prior in (
         (
             0,
             state.user_topic_weights,
             state.user_topic_of_rating,
-            data.user,
-            users,
+            of_user_topics,
             spec.user_topic_prior,
         ),
         (
             1,
             state.item_topic_weights,
             state.item_topic_of_rating,
-            data.item,
-            items,
+            of_item_topics,
             spec.item_topic_prior,
         ),
     ):

@@ -206,7 +206,8 @@ def draw_prior(
     dict of str to Array
         By name, for each `side` in user, item: `{side}_factor_mean` (D,),
         `{side}_factor_precision` (D, D), `{side}_factors` (rows, D); with topics
-        `{side}_topic_of_rating` (N,), int32, and `log_{side}_row_weights` (rows, K);
+        `{side}_topic_of_rating` (N,), int32, and `log_{side}_row_weights` (rows, K),
+        the rows being the other side's under `own_topics`;
         under the HDP `log_{side}_global_weights` (K,), `{side}_dish_concentration`,
         `{side}_table_concentration`; and, of the topics of the OTHER side,
         `{side}_bias` (rows, K), `{side}_topic_mean` (K,), `{side}_bias_variance` and
@@ -227,9 +228,11 @@ def draw_prior(
     """
     rows = {"user": num_users, "item": num_items}
     row_of = {"user": jnp.asarray(user), "item": jnp.asarray(item)}
-    topic_prior = {"user": spec.user_topic_prior, "item": spec.item_topic_prior}
-    bias_prior = {"user": spec.user_bias_prior, "item": spec.item_bias_prior}
     other = {"user": "item", "item": "user"}
+    topic_prior = {"user": spec.user_topic_prior, "item": spec.item_topic_prior}
+    # Whose weights the topics are drawn from: the same side's, or the other's.
+    whose = {side: other[side] if spec.own_topics else side for side in SIDES}
+    bias_prior = {"user": spec.user_bias_prior, "item": spec.item_bias_prior}
     keys = iter(jax.random.split(key, 64))
     draw: dict[str, Array] = {}
 
@@ -256,9 +259,9 @@ def draw_prior(
         prior = topic_prior[side]
         if not prior.num_topics:
             continue
-        draw |= _weights(keys, side, prior, rows[side], dtype, log_gamma)
+        draw |= _weights(keys, side, prior, rows[whose[side]], dtype, log_gamma)
         draw[f"{side}_topic_of_rating"] = _categorical(
-            next(keys), draw[f"log_{side}_row_weights"], row_of[side]
+            next(keys), draw[f"log_{side}_row_weights"], row_of[whose[side]]
         )
 
     mean = jnp.asarray(spec.global_bias, dtype) + jnp.sum(

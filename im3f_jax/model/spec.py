@@ -33,6 +33,7 @@ __all__ = [
     "has_franchise",
     "resolve",
     "validate",
+    "weight_sides",
     "with_room_of",
 ]
 
@@ -67,6 +68,11 @@ class ModelSpec:
     topic_factors
         Factors that topics index, in M3F's topic-indexed-factor form; absent in the
         paper.
+    own_topics
+        False, the paper's model: the item topics, which select a user's biases, are
+        drawn from the item's weights, and user topics, which select an item's, from
+        the user's. True: item topics from the user's weights and user topics from the
+        item's, so that each row mixes biases of its own; static.
     global_bias
         chi_0, rating scale; None is the mean of the training ratings. 0 under the
         ordinal likelihood, where "rating scale" is that of the latent ratings.
@@ -89,6 +95,7 @@ class ModelSpec:
     item_time: NoTime | TimeBins = NoTime()
     user_time: NoTime | TimeDrift = NoTime()
     topic_factors: NoTopicFactors | TopicFactors = NoTopicFactors()
+    own_topics: bool = field(default=False, metadata={"static": True})
     global_bias: float | None = None
     estimate: str = field(default="posterior", metadata={"static": True})
 
@@ -108,6 +115,14 @@ def has_franchise(spec: ModelSpec) -> bool:
     return isinstance(spec.user_topic_prior, CRF) or isinstance(
         spec.item_topic_prior, CRF
     )
+
+
+def weight_sides(spec: ModelSpec, of_user, of_item) -> tuple:
+    """Give what belongs to the weights of user topics, and to those of item topics.
+
+    Of users and of items, as they come; the other way round under `own_topics`.
+    """
+    return (of_item, of_user) if spec.own_topics else (of_user, of_item)
 
 
 def with_room_of(spec: ModelSpec, other: ModelSpec) -> ModelSpec:
@@ -176,6 +191,7 @@ def validate(spec: ModelSpec) -> None:
             raise InputError("PMF takes ratings of one noise variance: use BPMF.")
     _time(spec)
     _topic_factors(spec)
+    _own_topics(spec)
     # A side's bias is indexed by the other side's topics, and mu_i of a USER topic is
     # the mean of ITEM biases.
     sides = (
@@ -277,6 +293,19 @@ def _topic_factors(spec: ModelSpec) -> None:
             "Topic factors need topics on both sides, one at least: "
             f"there are {spec.num_user_topics} user topics and {spec.num_item_topics} "
             "item topics."
+        )
+
+
+def _own_topics(spec: ModelSpec) -> None:
+    priors = spec.user_topic_prior, spec.item_topic_prior
+    if not spec.own_topics:
+        return
+    if not isinstance(spec.topic_factors, NoTopicFactors):
+        raise InputError("Topic factors do not go with topics of each row's own.")
+    if not all(isinstance(prior, FiniteDirichlet) for prior in priors):
+        raise InputError(
+            "Topics of each row's own are finite on both sides: their priors must be "
+            "FiniteDirichlet, not " + " and ".join(type(p).__name__ for p in priors)
         )
 
 
@@ -498,6 +527,7 @@ def resolve(
         item_time=time(spec.item_time),
         user_time=time(spec.user_time),
         topic_factors=topic_factors,
+        own_topics=spec.own_topics,
         global_bias=default(spec.global_bias, mean),
         estimate=spec.estimate,
     )

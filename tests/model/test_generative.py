@@ -70,6 +70,7 @@ SPECS = {
     "noise": tiny.noisy(tiny.make_spec("none", "finite")),
     "ordinal noise": tiny.noisy(tiny.make_ordinal_spec("finite", "none"), item=None),
     "topic factors": tiny.select(tiny.make_spec("finite", "weak_limit")),
+    "own topics": tiny.own(tiny.make_spec("finite", "finite")),
     "time": tiny.timed(
         tiny.noisy(tiny.make_spec("none", "finite"), item=None, rating=None)
     ),
@@ -456,6 +457,7 @@ def test_a_wrong_density_of_columns_is_found(name, settings, monkeypatch):
         pytest.param("ordinal noise", marks=pytest.mark.slow),
         "time",
         "topic factors",
+        "own topics",
     ],
 )
 def test_the_marginal_model_is_the_sum_over_topics(name):
@@ -512,6 +514,7 @@ DRAWN = {
     "BPMF time": tiny.timed(tiny.make_spec("none", "none")),
     "BPMF shrinkage": tiny.shrink(tiny.make_spec("none", "none")),
     "M3F topic factors": tiny.select(tiny.make_fixed_spec(0.4, 0.2)),
+    "separate": tiny.own(tiny.make_spec("finite", "finite")),
 }
 DRAWS = 2000
 
@@ -579,6 +582,7 @@ def predictive(seed, spec):
             "BPMF noise",
             "BPMF time",
             "M3F topic factors",
+            "separate",
         )
     ],
 )

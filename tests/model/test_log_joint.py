@@ -32,6 +32,7 @@ SPECS = {
     "shrinkage": tiny.shrink(tiny.make_spec()),
     "time": tiny.timed(tiny.noisy(tiny.make_spec("finite", "none"))),
     "topic factors": tiny.select(tiny.make_spec("finite", "finite")),
+    "own topics": tiny.own(tiny.make_spec("finite", "finite")),
     "ordinal topic factors": tiny.select(tiny.make_ordinal_spec("finite", "finite")),
     "ordinal time": tiny.timed(tiny.make_ordinal_spec("none", "none"), 0.6),
 }
@@ -145,10 +146,11 @@ def by_scipy(state, spec, data):
             continue
         concentration = weights.table_concentration * np.exp(weights.log_global_weights)
         topic = side.of(state, "topic_of_rating")
+        whose = tiny.weights_of(side, spec)
         for n in range(tiny.NUM_RATINGS):
-            total += weights.log_row_weights[side.rows(data)[n], topic[n]]
+            total += weights.log_row_weights[whose.rows(data)[n], topic[n]]
         if prior.num_topics > 1:
-            for row in weights.log_row_weights[:number]:
+            for row in weights.log_row_weights[: whose.number(data)]:
                 total += log_dirichlet(row, concentration)
         if isinstance(prior, HDP):
             beta, pi = weights.dish_concentration, np.exp(weights.log_global_weights)
@@ -205,7 +207,8 @@ def test_log_joint_in_float32_is_that_in_float64():
 
 @pytest.mark.parametrize(
     "name",
-    ["weak limit and sticks", "noise", "ordinal noise", "time", "topic factors"],
+    ["weak limit and sticks", "noise", "ordinal noise", "time", "topic factors"]
+    + ["own topics"],
 )
 def test_padding_leaves_no_mark(name):
     with tiny.in_precision("float64") as precision:
@@ -217,6 +220,7 @@ def test_padding_leaves_no_mark(name):
             weights = side.of(state, "topic_weights")
             bias, theta = side.of(state, "bias").copy(), weights.log_row_weights.copy()
             bias[number:] = 1e6 * rng.normal(size=bias[number:].shape)
+            number = tiny.weights_of(side, spec).number(data)
             theta[number:] = -1e6 * rng.random(size=theta[number:].shape)
             topic = side.of(state, "topic_of_rating").copy()
             topic[tiny.NUM_RATINGS :] = 0

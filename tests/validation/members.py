@@ -177,6 +177,7 @@ MEMBERS = {
     "M3F ordinal time": make_spec(*FINITE, MEANS_FIXED, **ORDINAL, **TIME),
     "CRF ordinal": make_spec(*_franchise("conditional"), **ORDINAL),
     "M3F topic factors": make_spec(*FINITE, STATIC, topic_factors=TOPIC_FACTORS),
+    "separate": make_spec(*FINITE, MEANS_FIXED, own_topics=True),
 }
 
 
@@ -256,6 +257,8 @@ def prior_state(key, spec, data):
             scalar["table_concentration"] = jnp.asarray(prior.concentration, dtype)
         uniform = jnp.full(own, -np.log(max(own, 1)), dtype)
         weights = draw.get(f"log_{side}_row_weights", jnp.zeros((rows, 0), dtype))
+        # The other side's rows under own_topics.
+        weight_rows = getattr(data, f"{other if spec.own_topics else side}_rows")
         topic = draw.get(f"{side}_topic_of_rating", jnp.zeros(slots, jnp.int32))
         fields |= {
             f"{side}_factors": padded(draw[f"{side}_factors"], rows),
@@ -277,7 +280,7 @@ def prior_state(key, spec, data):
             ),
             f"{side}_topic_of_rating": padded(topic, slots),
             f"{side}_topic_weights": TopicWeights(
-                padded(weights, rows, -np.log(max(own, 1))),
+                padded(weights, weight_rows, -np.log(max(own, 1))),
                 draw.get(f"log_{side}_global_weights", uniform),
                 scalar["dish_concentration"],
                 scalar["table_concentration"],

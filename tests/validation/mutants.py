@@ -1332,8 +1332,36 @@ TOPIC_FACTORS = [
     ),
 ]
 
+# --- topics of each row's own ---------------------------------------------------------
+
+
+def _separate(name, function, index, rows, block="topics", **more):
+    """Read the weights of the side whose weights the paper's model reads."""
+
+    def wrong(row, call):
+        return jnp.asarray(getattr(make_data(), rows[call.turn % 2]))
+
+    args = _arg(index, wrong)
+    return Mutant(block, name, sweep, function, args=args, member="separate", **more)
+
+
+SIDES = "item", "user"  # in the order of the draws of topics
+OWN = [
+    _separate("own topics: weights of the other side", "resample_topics", 2, SIDES),
+    _separate(
+        "own topics: tables of the other side", "resample_table_topics", 2, SIDES
+    ),
+    _separate(
+        "own topics: counts of the other side",
+        "count_by_cell",
+        1,
+        SIDES[::-1],
+        "row weights",
+    ),
+]
+
 MUTANTS = [*FRANCHISE, *FACTORS, *BIASES, *TOPICS, *SCALARS, *LEFT_OUT]
-MUTANTS += [*ORDINAL, *SHARED, *NOISE, *COLUMNS, *TIME, *TOPIC_FACTORS]
+MUTANTS += [*ORDINAL, *SHARED, *NOISE, *COLUMNS, *TIME, *TOPIC_FACTORS, *OWN]
 
 
 def sizes_of(mutant):

@@ -135,7 +135,10 @@ def sites_of_state(state, spec, data) -> dict:
                 f"{side}_shared_bias_variance": bias.shared_variance,
             }
         if topics.num_topics:
-            sites[f"log_{side}_row_weights"] = weights.log_row_weights[:number]
+            rows = {"user": users, "item": items}[
+                tiny.weights_of(tiny.SIDES[side], spec).name
+            ]
+            sites[f"log_{side}_row_weights"] = weights.log_row_weights[:rows]
         if isinstance(topics, HDP):
             sites[f"{side}_dish_concentration"] = weights.dish_concentration
             sites[f"{side}_table_concentration"] = weights.table_concentration

@@ -78,7 +78,11 @@ def summarise(state, ratings, spec, data):
             if isinstance(getattr(spec, f"{side}_topic_prior"), CRF):
                 found |= _seating(state, side)
             else:
-                found |= _weights(state, data, side, rows)
+                if spec.own_topics:  # their rows are the other side's
+                    whose, number = other, {"user": NUM_ITEMS, "item": NUM_USERS}[side]
+                else:
+                    whose, number = side, rows
+                found |= _weights(state, getattr(data, whose), side, number)
             if isinstance(getattr(spec, f"{side}_topic_prior"), FiniteDirichlet):
                 # 1 / K but for rounding.
                 del found[f"{side} rows and global weights"]
@@ -329,12 +333,12 @@ def _topics(state, data, side):
     return found
 
 
-def _weights(state, data, side, rows):
+def _weights(state, row, side, rows):
     weights = getattr(state, f"{side}_topic_weights")
     topic = getattr(state, f"{side}_topic_of_rating")[:NUM_RATINGS]
     log_theta, log_pi = weights.log_row_weights[:rows], weights.log_global_weights
     theta, pi = jnp.exp(log_theta), jnp.exp(log_pi)
-    row = getattr(data, side)[:NUM_RATINGS]
+    row = row[:NUM_RATINGS]
     return {
         f"{side} row weights, entropy": -jnp.mean(
             jnp.sum(jnp.where(theta > 0, theta * log_theta, 0), axis=1)
