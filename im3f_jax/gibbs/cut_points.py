@@ -5,7 +5,9 @@ million ratings of five stars (lag-1 autocorrelation about 0.1), 0.70 with ten l
 half stars (0.3), 0.28 at 16 ratings and 0.17 with ten counts of 256 ratings, where the
 moves one by one keep the autocorrelation at 0.15 to 0.75. From sweep to sweep it is
 higher, 0.86 to 0.97 on ML-100K: the scale of the means follows that of the cut points
-only by way of the latent ratings.
+only by way of the latent ratings. Their common location is slower still, as no number
+of the model shifts all means at once: four chains do not agree on it after 600 sweeps,
+while their predictions do (bench/results/mixing.json).
 """
 
 from typing import NamedTuple
