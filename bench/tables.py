@@ -102,6 +102,7 @@ def compared(*names):
                 ]
             calibration = found.get("calibration_error")
             line += [
+                f"{found['mae_clipped']:.4f}",
                 "-" if calibration is None else f"{calibration:.4f}",
                 f"{found['seconds']['run']:.0f}",
             ]
@@ -113,6 +114,7 @@ def compared(*names):
         "less the first's",
         "log probability, nats",
         "less the first's",
+        "MAE",
         "calibration error",
         "seconds, sampling",
     ]
