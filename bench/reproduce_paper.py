@@ -200,9 +200,17 @@ def _smaller(**parts):
 
 
 SIZES["short"] = _smaller(
-    topics={},
+    topics={
+        "sweeps": SIZES["full"]["topics"]["sweeps"] | {_RESTAURANTS: 50},
+        "truncation": 64,
+    },
     curves={"sweeps": 100, "rows": ("loo_0",), "truncation": 64},
-    dblp={},
+    dblp={
+        "sweeps": 50,
+        "latent_dims": (10, 25),
+        "user_topics": (1, 2, 8),
+        "item_topics": (1, 8),
+    },
     systems={},
 )
 SIZES["tiny"] = _smaller(

@@ -1,6 +1,7 @@
 """The paper's experiments on made-up files: every part, resume, the t-test, tables."""
 
 import json
+import zlib
 
 import numpy as np
 import pytest
@@ -19,7 +20,11 @@ def folder(tmp_path_factory):
     """Write files as IM3F_DATA_DIR holds them; no user is without a second rating."""
     folder = tmp_path_factory.mktemp("data")
     ratings = im3f.planted_ratings(
-        num_users=30, num_items=20, num_ratings=400, latent_dim=2, levels=[1, 2, 3, 4, 5]
+        num_users=30,
+        num_items=20,
+        num_ratings=400,
+        latent_dim=2,
+        levels=[1, 2, 3, 4, 5],
     ).ratings
     last = {user: row for row, user in enumerate(ratings.user)}
     first = {user: row for row, user in reversed(list(enumerate(ratings.user)))}
@@ -48,6 +53,8 @@ def place(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("IM3F_DATA_DIR", str(folder))
     files = {name: (file, (None, None, None)) for name, (file, _) in rows.FILES.items()}
     monkeypatch.setattr(rows, "FILES", files)
+    about = machine.describe()  # asks git and the driver: once
+    monkeypatch.setattr(machine, "describe", lambda: about)
     monkeypatch.setattr(machine, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(tables, "RESULTS", tmp_path / "results")
     reproduce_paper._load.cache_clear()
@@ -69,7 +76,7 @@ def fake(monkeypatch, fitted=None):
     def fit_unit(unit, seed=0):
         if fitted is not None:
             fitted.append(reproduce_paper.name_of(unit))
-        rng = np.random.default_rng(abs(hash(str(unit))) % 2**32)
+        rng = np.random.default_rng(zlib.crc32(str(unit).encode()))
         squares = rng.uniform(0, 2, 30)
         falling = (1 + 1 / np.arange(1, unit["sweeps"] + 1)).tolist()
         return {
@@ -105,11 +112,12 @@ def fake(monkeypatch, fitted=None):
 @pytest.mark.parametrize("size", reproduce_paper.SIZES)
 def test_every_size_has_every_part_and_says_what_it_cuts(size):
     assert reproduce_paper.SIZES[size].keys() == reproduce_paper.PARTS.keys()
-    for part in reproduce_paper.PARTS:
-        full = reproduce_paper.SIZES["full"][part]
-        assert reproduce_paper.SIZES[size][part].keys() == full.keys()
+    for part, full in reproduce_paper.SIZES["full"].items():
+        sizes = reproduce_paper.SIZES[size][part]
+        assert sizes.keys() == full.keys()
         found = reproduce_paper.cut(size, part)
-        assert bool(found) == (size != "full" or full != reproduce_paper.SIZES[size][part])
+        assert full | {k: here for k, (here, _) in found.items()} == sizes
+        assert not (found and size == "full")
 
 
 def test_the_full_sizes_are_those_of_the_paper(place, monkeypatch):
@@ -173,10 +181,7 @@ def test_a_finished_unit_is_not_fitted_again(place, monkeypatch):
     (again,) = run(place, "topics", "--resume")
     assert len(fitted) == 1 and gone.name.startswith(fitted[0])
     assert (again["units"], again["resumed"]) == (4, 3)
-    assert again["results"] == [
-        old | {k: new[k] for k in ("date", "load_average")}
-        for old, new in zip(whole["results"], again["results"], strict=True)
-    ]
+    assert again["results"] == whole["results"]
     fitted.clear()
     run(place, "topics", "--resume", "--seed", "1")  # another seed, other fits
     run(place, "topics")  # not asked to resume
@@ -205,14 +210,14 @@ def test_an_interrupted_fit_is_not_stored(place, monkeypatch):
 
 def test_the_paired_t_test_is_that_of_scipy():
     rng = np.random.default_rng(1)
-    squares = rng.uniform(0, 2, (2, 2, 40)) + np.array([0.0, 0.3])[:, None, None]
+    squares = rng.uniform(0, 2, (2, 2, 40)) + np.array([0.0, 0.4])[:, None, None]
     mine, theirs = ([{"squared_errors": s.tolist()} for s in two] for two in squares)
     expected = stats.ttest_rel(squares[0].ravel(), squares[1].ravel())
     found = reproduce_paper.paired(mine, theirs)
     assert found["rmse_p"] == pytest.approx(expected.pvalue, rel=1e-3)
     statistic = found["rmse_difference"] / found["rmse_se"]
     assert statistic == pytest.approx(expected.statistic)
-    assert 1e-6 < expected.pvalue < 0.05
+    assert expected.pvalue < 0.05
 
 
 def test_tables_say_what_the_results_say_and_what_is_missing(place, monkeypatch):
@@ -226,7 +231,9 @@ def test_tables_say_what_the_results_say_and_what_is_missing(place, monkeypatch)
     full = tables.render(text)
     assert "bench.reproduce_paper" not in full
     assert "sweeps 3 for 500" in full
-    (line,) = (x for x in full.splitlines() if x.startswith("| ml-1m loo_0, iM3F TestB"))
+    (line,) = (
+        x for x in full.splitlines() if x.startswith("| ml-1m loo_0, iM3F TestB")
+    )
     assert "| 0.7718 | 0.8795 (47) |" in line and "| 0.7500 |" in line
     assert "42 / 33" in full and "3 / 4 (1.2 / 2.5)" in full
 
