@@ -149,101 +149,76 @@ SYSTEMS = {
     # MODELS, when the library has them.
 }
 
-# ---- Sizes. What `short` and `tiny` change is found by comparison with `full`.
-_GRID = {"betas": (0.01, 0.1, 1.0), "gammas": (0.01, 0.1, 1.0)}
+# ---- Sizes. What the others change is found by comparison with "full".
 _RESTAURANTS = "as run, CRF marginal"
-SIZES = {
-    "full": {
-        "topics": _GRID
-        | {
-            "latent_dim": 40,
-            "sweeps": {
-                "as run, weak limit": 100,
-                "as run, stick-breaking": 100,
-                _RESTAURANTS: 100,
-            },
-            "truncation": 128,
+# fmt: off
+_CURVES = {
+    "betas": (0.01, 0.1, 1.0), "gammas": (0.01, 0.1, 1.0), "latent_dim": 40,
+    "sweeps": 500, "rows": ("loo_0", "loo_1"), "truncation": 128,
+}
+_FULL = {
+    "topics": {
+        "betas": (0.01, 0.1, 1.0), "gammas": (0.01, 0.1, 1.0), "latent_dim": 40,
+        "sweeps": {
+            "as run, weak limit": 100, "as run, stick-breaking": 100, _RESTAURANTS: 100,
         },
-        "curves": _GRID
-        | {
-            "latent_dim": 40,
-            "sweeps": 500,
-            "rows": ("loo_0", "loo_1"),
-            "truncation": 128,
-        },
-        "dblp": {
-            "data": ("dblp-four-area", "dblp-ml-dm", "dblp-core20"),
-            "sweeps": 200,
-            "latent_dims": (5, 10, 15, 20, 25, 30),
-            "user_topics": (1, 2, 4, 8, 16, 32),
-            "item_topics": (1, 2, 4, 8, 16, 32),
-            "im3f_latent_dim": 25,
-            "betas": (0.1, 1.0),
-            "truncation": 64,
-        },
-        "systems": {
-            "latent_dim": 40,
-            "sweeps": 100,
-            "franchise_sweeps": 100,
-            "truncation": 64,
-        },
+        "truncation": 128,
+    },
+    "curves": _CURVES,
+    "compare": _CURVES,  # and their fits
+    "dblp": {
+        "data": ("dblp-four-area", "dblp-ml-dm", "dblp-core20"), "sweeps": 200,
+        "latent_dims": (5, 10, 15, 20, 25, 30),
+        "user_topics": (1, 2, 4, 8, 16, 32), "item_topics": (1, 2, 4, 8, 16, 32),
+        "im3f_latent_dim": 25, "betas": (0.1, 1.0), "truncation": 64,
+    },
+    "systems": {
+        "latent_dim": 40, "sweeps": 100, "franchise_sweeps": 100, "truncation": 64,
     },
 }
+# fmt: on
 
 
-SIZES["full"]["compare"] = SIZES["full"]["curves"]  # and its fits
+def _smaller(topics, curves, dblp, systems):
+    parts = {"topics": topics, "curves": curves, "compare": curves}
+    parts |= {"dblp": dblp, "systems": systems}
+    return {part: full | parts[part] for part, full in _FULL.items()}
 
 
-def _smaller(**parts):
-    parts["compare"] = parts["curves"]
-    return {part: full | parts[part] for part, full in SIZES["full"].items()}
-
-
-SIZES["short"] = _smaller(
-    topics={
-        "sweeps": SIZES["full"]["topics"]["sweeps"] | {_RESTAURANTS: 50},
-        "truncation": 64,
-    },
-    curves={"sweeps": 100, "rows": ("loo_0",), "truncation": 64},
-    dblp={
-        "sweeps": 50,
-        "latent_dims": (10, 25),
-        "user_topics": (1, 2, 8),
-        "item_topics": (1, 8),
-    },
-    systems={},
-)
-SIZES["tiny"] = _smaller(
-    topics={
-        "betas": (0.1,),
-        "gammas": (0.1, 1.0),
-        "latent_dim": 2,
-        "sweeps": {"as run, weak limit": 3, _RESTAURANTS: 3},
-        "truncation": 4,
-    },
-    curves={
-        "betas": (0.1,),
-        "gammas": (0.1, 1.0),
-        "latent_dim": 2,
-        "sweeps": 3,
-        "truncation": 4,
-    },
-    dblp={
-        "data": ("dblp-ml-dm",),
-        "sweeps": 3,
-        "latent_dims": (2,),
-        "user_topics": (1, 2),
-        "item_topics": (1,),
-        "im3f_latent_dim": 2,
-        "truncation": 4,
-    },
-    systems={
-        "latent_dim": 2,
-        "sweeps": 3,
-        "franchise_sweeps": 2,
-        "truncation": 4,
-    },
-)
+# fmt: off
+SIZES = {
+    "full": _FULL,
+    "short": _smaller(
+        topics={
+            "sweeps": _FULL["topics"]["sweeps"] | {_RESTAURANTS: 50}, "truncation": 64,
+        },
+        curves={"sweeps": 100, "rows": ("loo_0",), "truncation": 64},
+        dblp={
+            "sweeps": 50, "latent_dims": (10, 25),
+            "user_topics": (1, 2, 8), "item_topics": (1, 8),
+        },
+        systems={},
+    ),
+    "tiny": _smaller(
+        topics={
+            "betas": (0.1,), "gammas": (0.1, 1.0), "latent_dim": 2,
+            "sweeps": {"as run, weak limit": 3, _RESTAURANTS: 3}, "truncation": 4,
+        },
+        curves={
+            "betas": (0.1,), "gammas": (0.1, 1.0), "latent_dim": 2,
+            "sweeps": 3, "truncation": 4,
+        },
+        dblp={
+            "data": ("dblp-ml-dm",), "sweeps": 3, "latent_dims": (2,),
+            "user_topics": (1, 2), "item_topics": (1,),
+            "im3f_latent_dim": 2, "truncation": 4,
+        },
+        systems={
+            "latent_dim": 2, "sweeps": 3, "franchise_sweeps": 2, "truncation": 4,
+        },
+    ),
+}
+# fmt: on
 
 
 def unit_of(model, data, rows, latent_dim, sweeps, **numbers):
