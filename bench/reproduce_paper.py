@@ -505,7 +505,7 @@ def draw_topics(result, figure):
             program = [row["program"][number] for row in found]
             if model == result["results"][-1]["unit"]["model"]:
                 axis.plot(gammas, program, "kx--", label="the authors' program")
-            axis.set(xscale="log", yscale="log", ylabel=f"{side} topics")
+            axis.set(xscale="log", yscale="symlog", ylabel=f"{side} topics")
             if number == 0:
                 axis.set_title(f"beta = {beta:g}")
             else:

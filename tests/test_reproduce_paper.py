@@ -169,7 +169,7 @@ def check(topics, curves, compare, dblp, systems):
 
 
 def test_a_tiny_run_of_every_part_with_cheap_models(place, monkeypatch):
-    """One program serves all fits: BPMF, with a number that differs from unit to unit."""
+    """One program serves all fits: BPMF, with a number that differs by unit."""
 
     def model(unit):
         return im3f.BPMF(2, rating_variance=0.4 + zlib.crc32(str(unit).encode()) / 1e10)
