@@ -25,6 +25,8 @@ FILES = {
     "ml-1m": ("ml-1m/ratings.npz", (1_000_209, 6040, 3706)),
     "ml-latest-small": ("ml-latest-small/ratings.csv", (100_836, 610, 9724)),
     "dblp-ml-dm": ("dblp/coauthor_ml_dm.npz", (165_548, None, None)),
+    "dblp-four-area": ("dblp/coauthor_four_area.npz", (194_416, None, None)),
+    "dblp-core20": ("dblp/coauthor_core20.npz", (574_897, None, None)),
 }
 MOST_PAPERS = 10  # of a pair of authors: the scale of the paper's experiment
 
@@ -73,7 +75,8 @@ def load_rows(data, rows):
     rows : str
         The test rows: ``"random90_0"``, ``"random90_1"``, ``"loo_0"`` or ``"loo_1"``;
         ``"published"`` for the 100,209 probe ratings of ML-1M. Data sets without
-        ``test_rows.npz`` are split here, the number being the seed.
+        ``test_rows.npz`` are split here, the number being the seed; those of DBLP also
+        as ``"cover_SEED"``, where every author is in the test set at least once.
 
     Returns
     -------
@@ -117,6 +120,8 @@ def _split(ratings, data, path, rows):
     if data.startswith("dblp"):
         ratings = ratings.select(ratings.rating <= MOST_PAPERS)
     kind, _, seed = rows.partition("_")
+    if kind == "cover" and seed.isdecimal() and data.startswith("dblp"):
+        return split_by_rows(ratings, _cover(ratings, int(seed)))
     if kind not in ("random90", "loo") or not seed.isdecimal():
         raise InputError(
             f"{data} has no row set {rows!r}; there are random90_SEED and loo_SEED"
@@ -124,3 +129,16 @@ def _split(ratings, data, path, rows):
     if kind == "loo":
         return leave_one_out(ratings, seed=int(seed))
     return random_split(ratings, test_fraction=0.1, seed=int(seed))
+
+
+def _cover(ratings, seed):
+    """Take pairs in random order while one of their two authors was not taken yet."""
+    authors = np.union1d(ratings.user_ids, ratings.item_ids)
+    pairs = np.stack([ratings.user_ids, ratings.item_ids], axis=1)
+    pairs = np.searchsorted(authors, pairs)
+    taken, chosen = np.zeros(len(authors), bool), []
+    for row in np.random.default_rng(seed).permutation(len(ratings)):
+        if not taken[pairs[row]].all():
+            taken[pairs[row]] = True
+            chosen.append(row)
+    return np.sort(chosen)
