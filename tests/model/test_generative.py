@@ -38,6 +38,7 @@ from im3f_jax.model.likelihood import Gaussian
 from im3f_jax.model.log_joint import log_joint
 from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.prior import draw_prior
+from im3f_jax.model.reciprocal import NotReciprocal, is_reciprocal, is_unordered
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.time_effects import TimeEffect
 from im3f_jax.model.topic_prior import HDP, FiniteDirichlet
@@ -70,6 +71,10 @@ SPECS = {
     "noise": tiny.noisy(tiny.make_spec("none", "finite")),
     "ordinal noise": tiny.noisy(tiny.make_ordinal_spec("finite", "none"), item=None),
     "topic factors": tiny.select(tiny.make_spec("finite", "weak_limit")),
+    "directed": tiny.reciprocate(WEAK, True),
+    "unordered": tiny.reciprocate(tiny.make_spec("stick_breaking"), False),
+    "unordered ordinal": tiny.reciprocate(tiny.make_ordinal_spec("finite"), False),
+    "unordered, no topics": tiny.reciprocate(tiny.make_spec("none"), False),
     "time": tiny.timed(
         tiny.noisy(tiny.make_spec("none", "finite"), item=None, rating=None)
     ),
@@ -159,8 +164,8 @@ def model_on(spec, data, number=COUNT, **settings):
         spec,
         data.user[:number],
         data.item[:number],
-        tiny.NUM_USERS,
-        tiny.NUM_ITEMS,
+        int(data.num_users),
+        int(data.num_items),
         jax.tree.map(lambda column: column[:number], data.times),
         **settings,
     )
@@ -191,7 +196,10 @@ def jacobian(state, spec):
     """
     total = 0.0
     for side in tiny.SIDES.values():
-        if isinstance(spec.factor_prior, NormalWishart):
+        first = side.name == "user"
+        if isinstance(spec.factor_prior, NormalWishart) and (
+            first or not is_unordered(spec)
+        ):
             root = np.linalg.cholesky(side.of(state, "factor_prior").precision)
             powers = np.arange(len(root), 0, -1)
             total += len(root) * np.log(2) + powers @ np.log(np.diag(root))
@@ -201,6 +209,8 @@ def jacobian(state, spec):
             powers = np.arange(len(root), 0, -1)
             total += len(root) * np.log(2) + powers @ np.log(np.diag(root))
         topics = side.of(spec, "topic_prior")
+        if not first and is_reciprocal(spec):
+            continue
         if isinstance(topics, HDP) and topics.construction == "stick_breaking":
             pi = np.exp(side.of(state, "topic_weights").log_global_weights)
             sticks = pi / np.cumsum(pi[::-1])[::-1]
@@ -456,6 +466,7 @@ def test_a_wrong_density_of_columns_is_found(name, settings, monkeypatch):
         pytest.param("ordinal noise", marks=pytest.mark.slow),
         "time",
         "topic factors",
+        "unordered ordinal",
     ],
 )
 def test_the_marginal_model_is_the_sum_over_topics(name):
@@ -512,6 +523,8 @@ DRAWN = {
     "BPMF time": tiny.timed(tiny.make_spec("none", "none")),
     "BPMF shrinkage": tiny.shrink(tiny.make_spec("none", "none")),
     "M3F topic factors": tiny.select(tiny.make_fixed_spec(0.4, 0.2)),
+    "directed": tiny.reciprocate(tiny.make_spec(), True),
+    "unordered": tiny.reciprocate(tiny.make_spec("stick_breaking"), False),
 }
 DRAWS = 2000
 
@@ -529,6 +542,9 @@ def statistics(draws):
             found[f"{name}: mean"] = flat.mean(1)
             found[f"{name}: same"] = (flat[:, :1] == flat).mean(1)
             found[f"{name}: occupied"] = [len(set(row)) for row in flat]
+            other = draws.get(name.replace("user", "item"))
+            if other is not None:
+                found[f"{name}: as of the item"] = (flat == other).mean(1)
             continue
         found[f"{name}: first"] = flat[:, 0]
         if flat.shape[1] > 1:
@@ -556,16 +572,25 @@ def plain_draws(seed, spec):
 
 @quick_jit
 def _plain(keys, spec):
-    rows = tiny.USER, tiny.ITEM, tiny.NUM_USERS, tiny.NUM_ITEMS
+    rows = tiny.rows_of(spec)
     return jax.lax.map(lambda key: draw_prior(key, spec, *rows, times=tiny.TIMES), keys)
 
 
 def predictive(seed, spec):
-    rows = tiny.USER, tiny.ITEM, tiny.NUM_USERS, tiny.NUM_ITEMS
+    rows = tiny.rows_of(spec)
     prior = Predictive(model_of_rows(spec, *rows, tiny.TIMES), num_samples=DRAWS)
     draws = quick_jit(prior)(jax.random.key(seed))
     extra = ("precision_root", "stick_decay", "level_of_rating")
     return {k: v for k, v in draws.items() if not k.endswith(extra)}
+
+
+def without_copies(draws, named):
+    """Leave out what stands in draws once a side, and is named for users only."""
+    copies = draws.keys() - named
+    assert copies and all("item" in name for name in copies)
+    for name in copies:
+        assert np.array_equal(draws[name], draws[name.replace("item", "user")])
+    return {name: draws[name] for name in draws.keys() - copies}
 
 
 @pytest.mark.parametrize(
@@ -579,11 +604,15 @@ def predictive(seed, spec):
             "BPMF noise",
             "BPMF time",
             "M3F topic factors",
+            "directed",
+            "unordered",
         )
     ],
 )
 def test_numpyros_draws_are_those_of_plain_jax(name):
     ours, theirs = plain_draws(0, DRAWN[name]), predictive(1, DRAWN[name])
+    if is_reciprocal(DRAWN[name]):
+        ours = without_copies(ours, theirs)
     assert ours.keys() == theirs.keys()
     for key, value in ours.items():
         assert value.shape == theirs[key].shape and value.dtype == theirs[key].dtype
@@ -610,6 +639,11 @@ def test_numpyros_draws_are_those_of_plain_jax(name):
         ):
             with pytest.raises(AssertionError, match="differs"):
                 assert_same_draws(plain_draws(0, wrong), theirs)
+    if name == "directed":  # two franchises with one prior
+        wrong = dataclasses.replace(DRAWN[name], reciprocal=NotReciprocal())
+        wrong = plain_draws(0, wrong)
+        with pytest.raises(AssertionError, match="differs"):
+            assert_same_draws({k: wrong[k] for k in theirs}, theirs)
     if name == "M3F topic factors":
         part = DRAWN[name].topic_factors
         for wrong in (
