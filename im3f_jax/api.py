@@ -656,7 +656,7 @@ def ReciprocalIM3F(
     >>> train, test = im3f.random_split(pairs)
     >>> posterior = im3f.ReciprocalIM3F(likelihood="ordinal").fit(train, test)
     """
-    prior = HDP(max_topics, topics, dish_concentration, table_concentration)
+    prior = _topics(topics, max_topics, dish_concentration, table_concentration)
     bias = TopicNormal(bias_variance, topic_mean_variance)
     return _model(
         latent_dim,
