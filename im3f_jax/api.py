@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from im3f_jax.data.layout import lay_out
+from im3f_jax.data.persons import check_pairs, of_persons
 from im3f_jax.data.ratings import Ratings
 from im3f_jax.data.times import TimeColumns, TimeScale
 from im3f_jax.errors import Im3fWarning, InputError
@@ -36,6 +37,7 @@ from im3f_jax.model.factor_prior import (
 )
 from im3f_jax.model.likelihood import Gaussian, Ordinal
 from im3f_jax.model.noise import ConstantNoise, GammaNoise
+from im3f_jax.model.reciprocal import Reciprocal, is_reciprocal, is_unordered
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import (
     ModelSpec,
@@ -57,7 +59,16 @@ from im3f_jax.model.topic_factors import TopicFactors
 from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet, NoTopics
 from im3f_jax.posterior.posterior import Posterior
 
-__all__ = ["BPMF", "IM3F", "M3F", "M3F_TIF", "PMF", "Model", "SeparateDP"]
+__all__ = [
+    "BPMF",
+    "IM3F",
+    "M3F",
+    "M3F_TIF",
+    "PMF",
+    "Model",
+    "ReciprocalIM3F",
+    "SeparateDP",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +84,7 @@ MAX_TOPICS = 64
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Model(ModelSpec):
-    """A `ModelSpec` that can be fitted; made by `PMF`, `BPMF`, `M3F` or `IM3F`."""
+    """A `ModelSpec` that can be fitted; made by `IM3F` and its like."""
 
     def fit(
         self,
@@ -144,7 +155,8 @@ class Model(ModelSpec):
         ------
         InputError
             For a setting without meaning, a device that is not there, kept draws beyond
-            the memory limit; ratings without timestamps for a model that reads them.
+            the memory limit; ratings without timestamps for a model that reads them;
+            pairs that a reciprocal model refuses.
         SamplingError
             If a draw is not finite.
         """
@@ -172,6 +184,12 @@ class Model(ModelSpec):
         chosen = choose_device(device)
         logger.info("device: %s", describe_device(chosen))
         _check_test(train, test)
+        if is_reciprocal(self):
+            train, *rest = of_persons(
+                is_unordered(self), train, *([] if test is None else [test])
+            )
+            test = rest[0] if rest else None
+            check_pairs(train, test, is_unordered(self))
         levels = train.levels if test is None else np.union1d(train.levels, test.levels)
         spec = resolve(
             self, train.mean, float(np.var(train.rating)), train.step, levels.tolist()
@@ -179,8 +197,13 @@ class Model(ModelSpec):
         ordinal = isinstance(spec.likelihood, Ordinal)
         if ordinal:
             check_levels(spec.likelihood, levels)
-        user_row, user = _trained_rows(train.user, train.num_users)
-        item_row, item = _trained_rows(train.item, train.num_items)
+        if is_reciprocal(self):
+            codes = np.append(train.user, train.item)
+            user_row, rows = _trained_rows(codes, train.num_users)
+            item_row, (user, item) = user_row, np.split(rows, 2)
+        else:
+            user_row, user = _trained_rows(train.user, train.num_users)
+            item_row, item = _trained_rows(train.item, train.num_items)
         num_users, num_items = int(user_row.max()), int(item_row.max())
         scale = times = None
         if reads_times(self):
@@ -193,6 +216,7 @@ class Model(ModelSpec):
             num_items,
             block_sizes(chosen),
             times=times,
+            unordered=is_unordered(self),
         )
         pairs = _test_pairs(test, user_row, item_row, layout.chunk, scale)
         at_once = chain_method == "vectorized" or (
@@ -644,6 +668,74 @@ def IM3F(
     )
 
 
+def ReciprocalIM3F(
+    latent_dim: int = 10,
+    *,
+    directed: bool = False,
+    max_topics: int = MAX_TOPICS,
+    topics: str = "weak_limit",
+    dish_concentration: Concentration = 1.0,
+    table_concentration: Concentration = 1.0,
+    rating_variance: Variance = None,
+    rating_variance_floor: float | None = None,
+    bias_variance: Variance = None,
+    topic_mean_variance: Variance = None,
+    global_bias: float | None = None,
+    factor_prior: FactorPrior = None,
+    likelihood: Likelihood = "gaussian",
+) -> Model:
+    """Infinite mixed membership matrix factorisation of people who rate people.
+
+    Users and items of the ratings are ids of one kind, persons, and both topics of a
+    rating come from one franchise: a person has one set of weights, the same in both
+    roles. `fit` takes ordinary `Ratings`; a person's ratings of themselves are refused.
+
+    Parameters
+    ----------
+    directed
+        False (the default): a rating belongs to two persons without order, such as the
+        number of their joint papers; a person has one row of factors and of biases,
+        (p, q) and (q, p) are one pair, which stands in the ratings once, and neither of
+        which may be in `train` where the other is in `test`. True: one rates the other;
+        factors and biases differ by role, and (p, q) and (q, p) are two ratings.
+    max_topics
+        Truncation.
+    topics
+        "weak_limit" or "stick_breaking".
+    dish_concentration, table_concentration
+        The paper's beta and gamma, of the one franchise: a number, or a `Gamma` prior.
+    bias_variance, topic_mean_variance
+        sigma_0^2 and tau^2, as those of a side of `IM3F`; where both roles have biases
+        of their own, these are the priors of both.
+
+    The other parameters are those of `IM3F`.
+
+    Raises
+    ------
+    InputError
+        One sentence that names the setting.
+
+    Examples
+    --------
+    >>> pairs = im3f.load_dblp("dblp.xml.gz")
+    >>> train, test = im3f.random_split(pairs)
+    >>> posterior = im3f.ReciprocalIM3F(likelihood="ordinal").fit(train, test)
+    """
+    prior = _topics(topics, max_topics, dish_concentration, table_concentration)
+    bias = TopicNormal(bias_variance, topic_mean_variance)
+    return _model(
+        latent_dim,
+        prior,
+        prior,
+        _likelihood(likelihood, rating_variance, rating_variance_floor),
+        global_bias,
+        factor_prior,
+        {"reciprocal": Reciprocal(directed)},
+        bias,
+        bias,
+    )
+
+
 def _model(
     latent_dim,
     user_topics,
@@ -1011,15 +1103,14 @@ def _warn(posterior: Posterior) -> None:
                 Im3fWarning,
                 stacklevel=3,
             )
-    for side, prior in (
-        ("user", spec.user_topic_prior),
-        ("item", spec.item_topic_prior),
-    ):
+    sides = (("user", spec.user_topic_prior), ("item", spec.item_topic_prior))
+    for side, prior in sides[: 1 if is_reciprocal(spec) else 2]:
         occupied = getattr(posterior, f"num_{side}_topics")
+        whose = ("", "") if is_reciprocal(spec) else (f"{side} ", f"{side}_")
         if isinstance(prior, HDP) and occupied.max(initial=0) >= 0.9 * prior.num_topics:
             warnings.warn(
-                f"Up to {occupied.max()} {side} topics were occupied, close to the "
-                f"truncation of {prior.num_topics}: raise max_{side}_topics.",
+                f"Up to {occupied.max()} {whose[0]}topics were occupied, close to the "
+                f"truncation of {prior.num_topics}: raise max_{whose[1]}topics.",
                 Im3fWarning,
                 stacklevel=3,
             )

@@ -53,6 +53,7 @@ _PRESETS = {
     "m3f": "M3F",
     "m3f-tif": "M3F_TIF",
     "separate-dp": "SeparateDP",
+    "reciprocal": "ReciprocalIM3F",
     "pmf": "PMF",
 }
 
@@ -62,6 +63,8 @@ _ALL = tuple(_PRESETS)
 _SAMPLED = ("im3f", "bpmf", "m3f", "m3f-tif", "separate-dp")
 _TOPICS = ("im3f", "m3f")
 _FINITE = ("m3f", "m3f-tif")
+_GIBBS = (*_SAMPLED, "reciprocal")
+_HDP = ("im3f", "reciprocal")
 _BIASES = ("im3f", "m3f", "m3f-tif", "separate-dp")
 _PROCESS = ("im3f", "separate-dp")
 _SPEC_OPTIONS = [
@@ -71,17 +74,23 @@ _SPEC_OPTIONS = [
     ("user_topics", int, _FINITE, "number of user topics"),
     ("item_topics", int, _FINITE, "number of item topics"),
     ("topic_factor_dim", int, ("m3f-tif",), "length of the factors topics select"),
-    ("topics", str, ("im3f",), "how the HDP is truncated; crf: not at all, slow"),
+    ("directed", bool, ("reciprocal",), "a row's user rates its item: no plain pair"),
+    ("max_topics", int, ("reciprocal",), "truncation of the persons' topics"),
+    ("topics", str, _HDP, "how the HDP is truncated; crf: not at all, slow"),
+    ("dish_concentration", float, ("reciprocal",), "of the global topic weights"),
+    ("table_concentration", float, ("reciprocal",), "of each person's topic weights"),
     ("user_dish_concentration", float, ("im3f",), "of the global user-topic weights"),
     ("item_dish_concentration", float, ("im3f",), "of the global item-topic weights"),
     ("user_table_concentration", float, _PROCESS, "of each user's topic weights"),
     ("item_table_concentration", float, _PROCESS, "of each item's topic weights"),
     ("user_topic_concentration", float, _FINITE, "of each user's topic weights"),
     ("item_topic_concentration", float, _FINITE, "of each item's topic weights"),
-    ("factor_prior", str, _SAMPLED, "shrinkage: learn how many columns are needed"),
-    ("likelihood", str, _SAMPLED, "ordinal: for stars, and counts of few levels"),
+    ("factor_prior", str, _GIBBS, "shrinkage: learn how many columns are needed"),
+    ("likelihood", str, _GIBBS, "ordinal: for stars, and counts of few levels"),
     ("rating_variance", float, _ALL, "fixed at this number instead of sampled"),
-    ("rating_variance_floor", float, _SAMPLED, "least it may be; 0: continuous scale"),
+    ("rating_variance_floor", float, _GIBBS, "least it may be; 0: continuous scale"),
+    ("bias_variance", float, ("reciprocal",), "of biases about their topic's mean"),
+    ("topic_mean_variance", float, ("reciprocal",), "of the means of topics"),
     ("user_bias_variance", float, _BIASES, "of biases about their topic's mean"),
     ("item_bias_variance", float, _BIASES, "of biases about their topic's mean"),
     ("user_shared_bias_variance", _number, _TOPICS, "of what a user's biases share"),
@@ -237,6 +246,8 @@ def _add_fit(commands) -> None:
         whose = "" if models == _ALL else f" [{', '.join(models)}]"
         if name in _CHOICES:
             shape = {"choices": _CHOICES[name]}
+        elif kind is bool:
+            shape = {"action": "store_true", "default": None}
         else:
             metavar = {int: "N", float: "X"}.get(kind, f"X|{_SAMPLE}")
             shape = {"type": kind, "metavar": metavar}

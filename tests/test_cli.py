@@ -175,6 +175,17 @@ def test_splits(ratings_file, tmp_path, split, kind, number):
             ["--model=m3f-tif", "--topic-factor-dim=3", "--item-topics=1"],
             im3f.M3F_TIF(2, 1, topic_factor_dim=3),
         ),
+        (["--model=reciprocal"], im3f.ReciprocalIM3F()),
+        (
+            ["--model=reciprocal", "--directed", "--max-topics=8"]
+            + ["--table-concentration=2", "--topic-mean-variance=0.5"],
+            im3f.ReciprocalIM3F(
+                directed=True,
+                max_topics=8,
+                table_concentration=2.0,
+                topic_mean_variance=0.5,
+            ),
+        ),
         (
             ["--model=separate-dp", "--max-user-topics=3", "--likelihood=ordinal"],
             im3f.SeparateDP(max_user_topics=3, likelihood="ordinal"),

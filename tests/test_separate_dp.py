@@ -71,6 +71,7 @@ def test_what_has_no_meaning_is_refused():
         ({"user_topic_prior": im3f.IM3F().user_topic_prior}, "FiniteDirichlet, not"),
         ({"item_topic_prior": im3f.BPMF().item_topic_prior}, "FiniteDirichlet, not"),
         ({"topic_factors": im3f.TopicFactors(2)}, "Topic factors do not go with"),
+        ({"reciprocal": im3f.ReciprocalIM3F().reciprocal}, "topics of each row's own"),
     ):
         with pytest.raises(im3f.InputError, match=words):
             validate(dataclasses.replace(MODEL, **change))

@@ -34,6 +34,7 @@ from im3f_jax.model.factor_prior import (
 from im3f_jax.model.likelihood import Gaussian, Ordinal
 from im3f_jax.model.log_joint import log_joint
 from im3f_jax.model.noise import GammaNoise
+from im3f_jax.model.reciprocal import Reciprocal, is_reciprocal, is_unordered
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import ModelSpec
 from im3f_jax.model.time_effects import TimeBins, TimeDrift, TimeEffect
@@ -55,6 +56,11 @@ TIMES = TimeColumns(
     np.array([0, 2, 1, 1, 0, 2, 2, 0, 1, 2, 0, 1]),
     np.array([0.4, -1.5, 2.0, 0, 0.7, -0.3, -0.9, 0.2, 0, 1.1, 0.5, -2.1]),
 )
+
+# Of persons, of whom 3 has no rating: 4 and 1 are paired in both orders, 0 and 4 twice.
+PERSONS = 5
+FIRST = np.array([4, 0, 1, 2, 0, 4, 0, 1, 2, 4, 0, 1])
+SECOND = np.array([1, 2, 0, 1, 1, 2, 4, 4, 0, 2, 4, 2])
 
 SIZES = BlockSizes(block=4, group=8, rows=64, chunk=16)
 
@@ -113,8 +119,19 @@ class Side:
 SIDES = {"user": Side("user", "item"), "item": Side("item", "user")}
 
 
-def make_data(dtype, sizes=SIZES):
+def rows_of(spec):
+    """Rows of the twelve ratings as they are given, and the numbers of rows."""
+    if is_reciprocal(spec):
+        return FIRST, SECOND, PERSONS, PERSONS
+    return USER, ITEM, NUM_USERS, NUM_ITEMS
+
+
+def make_data(dtype, sizes=SIZES, spec=None):
     """Lay the twelve ratings out, their times too, which most specs do not read."""
+    if spec is not None and is_reciprocal(spec):
+        first, second, *numbers = rows_of(spec)
+        given = first, second, RATING, *numbers, sizes, dtype
+        return lay_out(*given, unordered=is_unordered(spec))[0]
     return lay_out(USER, ITEM, RATING, NUM_USERS, NUM_ITEMS, sizes, dtype, TIMES)[0]
 
 
@@ -206,6 +223,27 @@ def own(spec):
 def weights_of(side, spec):
     """The side in whose rows the weights of a side's topics are."""
     return side.other if spec.own_topics else side
+
+
+def reciprocate(spec, directed):
+    """Let both sides be persons: all that they share has the users' priors."""
+    spec = replace(
+        spec, reciprocal=Reciprocal(directed), item_topic_prior=spec.user_topic_prior
+    )
+    return spec if directed else replace(spec, item_bias_prior=spec.user_bias_prior)
+
+
+def tie(state, spec):
+    """Give both sides of a state what they share: the users'."""
+    if not is_reciprocal(spec):
+        return state
+    state = state._replace(item_topic_weights=state.user_topic_weights)
+    if not is_unordered(spec):
+        return state
+    names = ("factors", "factor_prior", "bias", "bias_prior")
+    return state._replace(
+        **{f"item_{name}": getattr(state, f"user_{name}") for name in names}
+    )
 
 
 def make_fixed_spec(variance=0.0, topic_mean_variance=0.0):
@@ -348,8 +386,8 @@ def make_state(spec, data, seed=0):
         return np.sort(rng.normal(size=len(levels) - 1))
 
     state = State(
-        user_factors=factors(data.user_rows, NUM_USERS),
-        item_factors=factors(data.item_rows, NUM_ITEMS),
+        user_factors=factors(data.user_rows, int(data.num_users)),
+        item_factors=factors(data.item_rows, int(data.num_items)),
         user_factor_prior=factor_prior(),
         item_factor_prior=factor_prior(),
         user_bias=rng.normal(size=(data.user_rows, items)),
@@ -379,13 +417,13 @@ def make_state(spec, data, seed=0):
     )
     if isinstance(spec.factor_prior, MultiplicativeGamma):
         state = put_increments(state, rng.uniform(0.4, 2.5, size=spec.latent_dim))
-    return state
+    return tie(state, spec)
 
 
 def make(precision, spec=None, seed=0, sizes=SIZES):
     """Make a spec, data and a random state."""
     spec = make_spec() if spec is None else spec
-    data = make_data(precision.dtype, sizes)
+    data = make_data(precision.dtype, sizes, spec)
     return spec, data, make_state(spec, data, seed)
 
 

@@ -76,6 +76,46 @@ class IdIndex:
         index = cls(ids[order], what, values.dtype if _is_pandas(values) else None)
         return index, np.argsort(order)[codes]
 
+    def union(
+        self, other: "IdIndex", what: str
+    ) -> tuple["IdIndex", np.ndarray, np.ndarray]:
+        """Index the ids of both, which must be of one kind.
+
+        Parameters
+        ----------
+        other : IdIndex
+            Of the other side.
+        what : str
+            What an id of both names, for messages.
+
+        Returns
+        -------
+        index : IdIndex
+            Of the distinct ids.
+        codes, other_codes : ndarray of int64
+            Position in `index` of each id of this one, and of the other.
+
+        Raises
+        ------
+        InputError
+            Where the ids are of different kinds, such as integers and text.
+        """
+        kinds = _kind(self.ids), _kind(other.ids)
+        if kinds[0] != kinds[1]:
+            raise InputError(
+                f"{self.what} ids are of kind {kinds[0]} and {other.what} ids of kind "
+                f"{kinds[1]}, but must both be {what} ids, of one kind"
+            )
+        if self.ids.dtype.kind == other.ids.dtype.kind:
+            ids = np.concatenate([self.ids, other.ids])
+        else:  # int64 and uint64 would make floats
+            parts = [x.ids.astype(object) for x in (self, other)]
+            ids = _natural(np.concatenate(parts))
+        index, codes = IdIndex.from_values(ids, what)
+        if self.dtype == other.dtype:
+            index = IdIndex(index.ids, what, self.dtype)
+        return index, *np.split(codes, [len(self.ids)])
+
     def __len__(self) -> int:
         return len(self.ids)
 

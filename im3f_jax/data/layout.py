@@ -9,7 +9,7 @@ that data sets of nearly equal size share one compilation.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -21,9 +21,11 @@ __all__ = [
     "CPU_BLOCKS",
     "GPU_BLOCKS",
     "BlockSizes",
+    "PairBlocks",
     "RatingLayout",
     "RowBlocks",
     "bucket",
+    "colour_rows",
     "lay_out",
 ]
 
@@ -66,6 +68,19 @@ class RowBlocks:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
+class PairBlocks:
+    """Unordered pairs, person by person, in batches of which no two are a pair.
+
+    Every pair stands here twice, with each of its persons. `blocks` knows a person by
+    the place in the batches, and the other of a pair by the row.
+    """
+
+    blocks: RowBlocks
+    person: Array  # row at each place (padding: all rows), int32, shape (batches, B)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
 class RatingLayout:
     """Training ratings as the compiled sweep reads them.
 
@@ -87,6 +102,7 @@ class RatingLayout:
     chunk: int = field(metadata={"static": True})
     # Of each rating, for models of time only, which read them:
     times: TimeColumns | None = None
+    pairs: PairBlocks | None = None  # where pairs are unordered; users are items then
 
 
 def bucket(size: int, minimum: int = 64) -> int:
@@ -104,6 +120,7 @@ def lay_out(
     sizes: BlockSizes = CPU_BLOCKS,
     dtype: Any = np.float32,
     times: TimeColumns | None = None,
+    unordered: bool = False,
 ) -> tuple[RatingLayout, np.ndarray]:
     """Sort, pad and cut ratings.
 
@@ -121,6 +138,9 @@ def lay_out(
         Precision of the ratings on the device.
     times
         Of the ratings, as a `TimeScale` gives them; None where the model reads none.
+    unordered
+        Users and items are the same rows, persons, and a pair has no order: make
+        `pairs` too.
 
     Returns
     -------
@@ -176,8 +196,106 @@ def lay_out(
         times=None
         if times is None
         else TimeColumns(pad(times.bin, 0, np.int32), pad(times.drift, 0, dtype)),
+        pairs=_pair_blocks(
+            by_user[:num_ratings],
+            by_item[:num_ratings],
+            num_users,
+            user_rows,
+            padded - 1,
+            sizes,
+        )
+        if unordered
+        else None,
     )
     return layout, order
+
+
+def colour_rows(first: np.ndarray, second: np.ndarray, rows: int) -> np.ndarray:
+    """Colour the persons so that no pair has one colour, greedily.
+
+    Persons are taken by falling number of pairs, and get the first colour that none of
+    their neighbours has (Welsh and Powell 1967): at most one colour more than the most
+    pairs of a person, and about as many as the largest group in which all are paired.
+
+    Parameters
+    ----------
+    first, second
+        Rows of each pair, integers, shape (N,); never the same row.
+    rows
+        Number of persons.
+
+    Returns
+    -------
+    ndarray
+        Colours from 0, int64, shape (rows,).
+    """
+    row, other = np.append(first, second), np.append(second, first)
+    degree = np.bincount(row, minlength=rows)
+    neighbours = other[np.argsort(row, kind="stable")].tolist()
+    start = np.append(0, np.cumsum(degree)).tolist()
+    colour = [-1] * rows
+    for person in np.argsort(-degree, kind="stable").tolist():
+        near = neighbours[start[person] : start[person + 1]]
+        taken = {colour[other] for other in near}
+        free = 0
+        while free in taken:
+            free += 1
+        colour[person] = free
+    return np.array(colour, dtype=np.int64)
+
+
+def _pair_blocks(
+    first: np.ndarray,
+    second: np.ndarray,
+    num_persons: int,
+    rows: int,
+    empty_position: int,
+    sizes: BlockSizes,
+) -> PairBlocks:
+    """Cut unordered pairs, of both their persons, into batches of one colour.
+
+    The sizes are halved while that saves work: most colours are rare, most persons have
+    few pairs. A batch costs as much as some rows more, a block as some pairs more.
+    """
+    colour = colour_rows(first, second, num_persons)
+    degree = np.bincount(np.append(first, second), minlength=num_persons)
+    of_colour = np.bincount(colour)
+    batch_rows = _least_work(of_colour, sizes.rows, sizes.rows // 16, 6)
+    block = _least_work(degree, sizes.block, sizes.block // 8, 4)
+    batches_of_colour = -(-of_colour // batch_rows)
+    first_place = (np.cumsum(batches_of_colour) - batches_of_colour) * batch_rows
+    persons = np.argsort(colour, kind="stable")
+    within = (
+        np.arange(num_persons) - (np.cumsum(of_colour) - of_colour)[colour[persons]]
+    )
+    place = np.empty(num_persons, np.int64)
+    place[persons] = first_place[colour[persons]] + within
+    num_batches = bucket(int(batches_of_colour.sum()), 4)
+    person = np.full(num_batches * batch_rows, rows, np.int32)
+    person[place] = np.arange(num_persons)
+
+    position = np.arange(len(first))
+    row, other = np.append(first, second), np.append(second, first)
+    order = np.lexsort((other, place[row]))
+    blocks = _cut(
+        place[row][order],
+        other[order],
+        np.append(position, position)[order],
+        num_batches * batch_rows,
+        batch_rows,
+        rows - 1,
+        empty_position,
+        replace(sizes, block=block),
+    )
+    return PairBlocks(blocks, person.reshape(num_batches, batch_rows))
+
+
+def _least_work(counts: np.ndarray, largest: int, overhead: int, sizes: int) -> int:
+    """Find the size, a half of a half .. of the largest, that cuts counts cheapest."""
+    choices = [max(1, largest >> k) for k in range(sizes)]
+    return min(
+        choices, key=lambda n: int(np.sum(-(-counts // n))) * (n + max(overhead, 1))
+    )
 
 
 def _row_padding(rows: int, batch_rows: int) -> tuple[int, int]:

@@ -6,12 +6,18 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from im3f_jax.data.layout import RowBlocks
+from im3f_jax.data.layout import PairBlocks, RowBlocks
 from im3f_jax.gibbs.state import FactorPriorState
 from im3f_jax.numerics.linalg import draw_gaussians, weighted_moments
 from im3f_jax.numerics.random import standard_normal
 
-__all__ = ["FactorParameters", "conditional_factors", "resample_factors"]
+__all__ = [
+    "FactorParameters",
+    "conditional_factors",
+    "conditional_pair_factors",
+    "resample_factors",
+    "resample_pair_factors",
+]
 
 
 class FactorParameters(NamedTuple):
@@ -118,6 +124,66 @@ def resample_factors(
     return jnp.where(
         (jnp.arange(rows, dtype=jnp.int32) < num_rows)[:, None], factors, 0
     )
+
+
+def conditional_pair_factors(
+    prior: FactorPriorState,
+    residual: Array,
+    factors: Array,
+    rating_variance: Array,
+    pairs: PairBlocks,
+) -> FactorParameters:
+    """Full conditional of each person's factors given those of all others.
+
+    P_p = Lambda + sum_q a_q a_q' / sigma^2 and h_p = Lambda mu + sum_q a_q x_pq /
+    sigma^2 over the person's pairs, whichever of the two is named first. Rows as in
+    `factors`, shape (rows, D), 0 in rows of padding; other parameters as in
+    `conditional_factors`.
+    """
+    rows = factors.shape[0]
+
+    def put(batch):
+        return _batch_parameters(
+            prior, residual, factors, rating_variance, pairs.blocks, None, batch
+        )
+
+    parts = lax.map(put, jnp.arange(pairs.person.shape[0]))
+    person = pairs.person.reshape(-1)
+
+    def by_row(x):
+        x = x.reshape(-1, *x.shape[2:])
+        return jnp.zeros((rows, *x.shape[1:]), x.dtype).at[person].set(x, mode="drop")
+
+    return jax.tree.map(by_row, parts)
+
+
+def resample_pair_factors(
+    key: Array,
+    prior: FactorPriorState,
+    residual: Array,
+    factors: Array,
+    rating_variance: Array,
+    pairs: PairBlocks,
+) -> Array:
+    """Draw the factors of persons from `conditional_pair_factors`, shape (rows, D).
+
+    Batch by batch, each given the new factors of the batches before it. No two persons
+    of a batch are a pair: given all others they are independent.
+    """
+    noise = standard_normal(key, factors.shape, factors.dtype)
+    last = factors.shape[0] - 1
+
+    def draw(factors, given):
+        batch, person = given
+        linear, precision = _batch_parameters(
+            prior, residual, factors, rating_variance, pairs.blocks, None, batch
+        )
+        own = noise[jnp.minimum(person, last)]
+        drawn = draw_gaussians(precision, linear, own)
+        return factors.at[person].set(drawn, mode="drop"), None
+
+    batches = jnp.arange(pairs.person.shape[0])
+    return lax.scan(draw, factors, (batches, pairs.person))[0]
 
 
 def _batch_parameters(

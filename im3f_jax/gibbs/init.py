@@ -11,6 +11,7 @@ from jax.scipy.special import ndtri
 from im3f_jax.data.layout import RatingLayout
 from im3f_jax.gibbs.biases import bias_statistics, resample_biases
 from im3f_jax.gibbs.column_precisions import spread_increments
+from im3f_jax.gibbs.reciprocal import counts_of_persons, resample_one_table
 from im3f_jax.gibbs.state import (
     BiasPriorState,
     FactorPriorState,
@@ -26,6 +27,7 @@ from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
 from im3f_jax.model.factor_prior import MultiplicativeGamma, NormalWishart
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import GammaNoise
+from im3f_jax.model.reciprocal import is_reciprocal, is_unordered
 from im3f_jax.model.scalars import start_value
 from im3f_jax.model.spec import ModelSpec, weight_sides
 from im3f_jax.model.time_effects import NoTime, TimeBins, time_of_ratings
@@ -87,6 +89,8 @@ def init_state(
         user_factors = _factors(next(keys), prior, data.user_rows)
     if item_factors is None:
         item_factors = _factors(next(keys), prior, data.item_rows)
+    if is_unordered(spec):
+        item_factors = user_factors
     if isinstance(spec.factor_prior, MultiplicativeGamma):
         increments = _increments(user_factors, item_factors, data)
         prior = spread_increments(increments)
@@ -111,6 +115,9 @@ def init_state(
         row, rows = row
         shape = rows, prior.num_topics
         start = _weights(prior, shape, dtype)
+        if is_reciprocal(spec):  # both sides' at once
+            counts = counts_of_persons(valid, data, user_topic, item_topic, shape)
+            return resample_topic_weights(prior, key, start, counts, 2 * num_ratings)
         counts = count_by_cell(valid, row, topic, shape)
         if isinstance(prior, CRF):
             start = start._replace(seating=_seating(prior, valid, row, topic, shape[0]))
@@ -156,6 +163,8 @@ def init_state(
         time=_time(jax.random.fold_in(key, 1), spec, data),
         topic_factors=_topic_factors(jax.random.fold_in(key, 3), spec, data),
     )
+    if is_reciprocal(spec):
+        state = state._replace(item_topic_weights=state.user_topic_weights)
     return _draw_biases(bias_key, spec, state, data, valid)
 
 
@@ -193,6 +202,24 @@ def _draw_biases(
         fixed = {"variance": 0.0, "topic_mean_variance": 0.0}  # as `own` has them
         if isinstance(prior, SharedNormal):
             fixed["shared_variance"] = 0.0
+        if is_unordered(spec):
+            topics = state.user_topic_of_rating, state.item_topic_of_rating
+            bias, own = resample_one_table(
+                side_key,
+                replace(prior, **fixed),
+                own,
+                bias,
+                response,
+                topics,
+                data,
+                state.rating_variance,
+            )
+            return state._replace(
+                user_bias=bias,
+                item_bias=bias,
+                user_bias_prior=own,
+                item_bias_prior=own,
+            )
         bias, own = resample_biases(
             side_key,
             replace(prior, **fixed),

@@ -44,6 +44,7 @@ from im3f_jax.gibbs.topics import SelectingFactors, resample_topics
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.log_joint import log_joint
 from im3f_jax.model.noise import GammaNoise, precision_of_ratings
+from im3f_jax.model.reciprocal import is_reciprocal
 from im3f_jax.model.scalars import Gamma
 from im3f_jax.model.spec import ModelSpec, weight_sides
 from im3f_jax.model.time_effects import NoTime, reads_times, time_of_ratings
@@ -74,7 +75,7 @@ def gibbs_sweep(
     item biases; what depends on time, of items, of users; rating variance; relative
     precisions of the noise. The factors' inner products are computed once, after the
     factors. A side without topics, or with one, skips the blocks that have nothing to
-    draw; with topic factors no tables move.
+    draw; with topic factors no tables move. A reciprocal model has a sweep of its own.
 
     Parameters
     ----------
@@ -92,6 +93,10 @@ def gibbs_sweep(
     tuple
         The state after, and its label-free scalars.
     """
+    if is_reciprocal(spec):
+        from im3f_jax.gibbs.reciprocal import reciprocal_sweep  # imports this module
+
+        return reciprocal_sweep(key, state, spec, data)
     *keys, response_key, noise_key = jax.random.split(key, 15)
     keys = iter(keys)
     timed = reads_times(spec)

@@ -5,6 +5,7 @@ from im3f_jax.gibbs.table_topics import table_room
 from im3f_jax.inference.features import feature_width
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import GammaNoise
+from im3f_jax.model.reciprocal import is_reciprocal
 from im3f_jax.model.spec import ModelSpec, weight_sides
 from im3f_jax.model.time_effects import TimeBins, TimeDrift, reads_times
 from im3f_jax.model.topic_factors import TopicFactors
@@ -31,7 +32,8 @@ def estimate_memory(
     that differs adds six: precisions, their roots, and what they multiply. Parts that
     depend on time add their effects, before, during (mean and variance) and after a
     sweep, two numbers a rating and a test rating (bin and drift), and four more a
-    rating.
+    rating. A reciprocal model seats two halves of each rating, of which it holds five
+    numbers each, beside both roles' biases in one table.
 
     Parameters
     ----------
@@ -64,13 +66,11 @@ def estimate_memory(
     part = spec.topic_factors
     extra = part.dim if isinstance(part, TopicFactors) else 0
     topic_factors = extra * (users * item_topics + items * user_topics)
-    batch_rows = max(
-        blocks.rows // (len(blocks.batch_start) - 1)
-        for blocks in (layout.user_blocks, layout.item_blocks)
-    )
-    group = max(
-        blocks.other[0].size for blocks in (layout.user_blocks, layout.item_blocks)
-    )
+    every = [layout.user_blocks, layout.item_blocks]
+    every += [] if layout.pairs is None else [layout.pairs.blocks]
+    batch_rows = max(blocks.rows // (len(blocks.batch_start) - 1) for blocks in every)
+    group = max(blocks.other[0].size for blocks in every)
+    tokens = (2 if is_reciprocal(spec) else 1) * num_ratings
     # Topics of a side whose ratings are seated at tables, for the larger side.
     seated = max(
         prior.num_topics
@@ -79,15 +79,12 @@ def estimate_memory(
     )
     parts = {
         "ratings": num_ratings * (8 + word),
-        "blocks": sum(
-            8 * blocks.other.size + 4 * blocks.row.size
-            for blocks in (layout.user_blocks, layout.item_blocks)
-        ),
+        "blocks": sum(8 * blocks.other.size + 4 * blocks.row.size for blocks in every),
         "state": num_chains * 2 * ((by_row + topic_factors) * word + 8 * num_ratings),
         "features": num_chains * 2 * (users + items) * feature_width(spec) * word,
         "factor work": num_chains * word * (3 * batch_rows * dim**2 + 3 * group * dim),
-        "rating work": num_chains * num_ratings * (4 * word + 16 + 28 * (seated > 1)),
-        "table work": num_chains * 3 * word * table_room(num_ratings) * seated,
+        "rating work": num_chains * tokens * (4 * word + 16 + 28 * (seated > 1)),
+        "table work": num_chains * 3 * word * table_room(tokens) * seated,
         "row weight work": num_chains
         * 8
         * word
@@ -108,6 +105,8 @@ def estimate_memory(
     if extra:  # of one topic at a time: a mask, rows read, and the products selected
         parts["topic factor work"] = num_chains * word * (6 * num_ratings)
         parts["topic factor work"] += num_chains * word * topic_factors
+    if is_reciprocal(spec):
+        parts["halves"] = num_chains * word * (5 * tokens + 2 * users * user_topics)
     noises = spec.user_noise, spec.item_noise, spec.rating_noise
     if any(isinstance(noise, GammaNoise) for noise in noises):
         parts["noise"] = num_chains * 6 * word * num_ratings

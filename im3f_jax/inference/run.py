@@ -27,6 +27,7 @@ from im3f_jax.inference.features import (
 from im3f_jax.inference.warm_start import fit_map, order_columns
 from im3f_jax.model.factor_prior import MultiplicativeGamma
 from im3f_jax.model.likelihood import Ordinal
+from im3f_jax.model.reciprocal import is_unordered
 from im3f_jax.model.scalars import InverseGamma
 from im3f_jax.model.spec import ModelSpec, has_franchise
 from im3f_jax.model.time_effects import TimeBins, TimeDrift, time_of_ratings
@@ -529,6 +530,7 @@ class _Loop:
                 variance,
                 precision,
                 num_steps=MAP_STEPS,
+                one_table=is_unordered(spec),
             )[:2]
             if isinstance(spec.factor_prior, MultiplicativeGamma):
                 factors = order_columns(*factors, data.num_users, data.num_items)

@@ -24,7 +24,7 @@ class MapFit(NamedTuple):
     objective: Array  # negative log joint in nats up to a constant, shape (steps,)
 
 
-@partial(jax.jit, static_argnames=("latent_dim", "num_steps"))
+@partial(jax.jit, static_argnames=("latent_dim", "num_steps", "one_table"))
 def fit_map(
     key: Array,
     data: RatingLayout,
@@ -33,6 +33,7 @@ def fit_map(
     rating_variance: Array,
     precision: Array,
     num_steps: int,
+    one_table: bool = False,
 ) -> MapFit:
     """Find the mode of PMF's factors by full-batch Adam (optax).
 
@@ -52,6 +53,9 @@ def fit_map(
         D and the number of Adam steps, static.
     global_bias, rating_variance, precision
         chi_0, sigma^2 and the factors' prior precision, scalars.
+    one_table
+        Users and items are the same rows, and their factors the same, A = B, with one
+        term |A|^2; static. Both are returned.
     """
     user_key, item_key = jax.random.split(key)
     dtype = data.rating.dtype
@@ -66,6 +70,8 @@ def fit_map(
         jnp.where(users[:, None], factors[0], 0),
         jnp.where(items[:, None], factors[1], 0),
     )
+    if one_table:
+        factors = factors[:1] * 2
     valid = jnp.arange(data.rating.shape[0], dtype=jnp.int32) < data.num_ratings
     optimizer = optax.adam(LEARNING_RATE)
 
@@ -73,14 +79,14 @@ def fit_map(
         (a, b), optimizer_state = carry
         dot = dots_of_pairs(a, b, data.user, data.item, data.chunk)
         error = jnp.where(valid, data.rating - global_bias - dot, 0) / rating_variance
-        objective = 0.5 * (
-            rating_variance * jnp.sum(error**2)
-            + precision * (jnp.sum(a**2) + jnp.sum(b**2))
-        )
+        squares = jnp.sum(a**2) + (0 if one_table else jnp.sum(b**2))
+        objective = 0.5 * (rating_variance * jnp.sum(error**2) + precision * squares)
         gradients = (
             precision * a - _weighted_sums(error, b, data.user_blocks),
             precision * b - _weighted_sums(error, a, data.item_blocks),
         )
+        if one_table:  # a person's ratings in both roles
+            gradients = (gradients[0] + gradients[1] - precision * a,) * 2
         updates, optimizer_state = optimizer.update(gradients, optimizer_state)
         return (optax.apply_updates((a, b), updates), optimizer_state), objective
 

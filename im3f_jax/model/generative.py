@@ -28,6 +28,7 @@ from im3f_jax.model.factor_prior import MultiplicativeGamma, NormalWishart
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.prior import prior_rows
+from im3f_jax.model.reciprocal import is_reciprocal, is_unordered
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import ModelSpec, weight_sides
 from im3f_jax.model.time_effects import TimeBins, TimeDrift, TimeEffect
@@ -74,8 +75,9 @@ def generative_model(
         `{side}_stick_decay`, -log(1 - v_k) of the K - 1 sticks, and, in the marginal
         mode, the ratings directly, without `mean` and topics. Under the ordinal
         likelihood, its latents summed out, the sampled site is `level_of_rating`, from
-        0, and `ratings` follows from it; `cut_points` are sampled. Plates: users,
-        items, user_topics, item_topics and rows_of_ratings.
+        0, and `ratings` follows from it; `cut_points` are sampled. What the sides of a
+        reciprocal model share has the users' names alone. Plates: users, items,
+        user_topics, item_topics and rows_of_ratings.
 
     Raises
     ------
@@ -135,20 +137,27 @@ def model_of_rows(
         users = numpyro.plate("users", num_users)
         items = numpyro.plate("items", num_items)
         columns = _columns(spec)
-        user_factors = _factors("user", spec, users, columns)
-        item_factors = _factors("item", spec, items, columns)
+        shared, one_table = is_reciprocal(spec), is_unordered(spec)
+        user_factors = item_factors = _factors("user", spec, users, columns)
+        if not one_table:
+            item_factors = _factors("item", spec, items, columns)
         of_user_topics, of_item_topics = weight_sides(
             spec, (users, user), (items, item)
         )
         log_user_weights = _weights("user", spec.user_topic_prior, of_user_topics[0])
-        log_item_weights = _weights("item", spec.item_topic_prior, of_item_topics[0])
+        log_item_weights = log_user_weights
+        if not shared:
+            log_item_weights = _weights(
+                "item", spec.item_topic_prior, of_item_topics[0]
+            )
         # Biases of a side are indexed by the topics of the other.
-        user_bias = _biases(
+        user_bias = item_bias = _biases(
             "user", "item", spec.user_bias_prior, spec.num_item_topics, users
         )
-        item_bias = _biases(
-            "item", "user", spec.item_bias_prior, spec.num_user_topics, items
-        )
+        if not one_table:
+            item_bias = _biases(
+                "item", "user", spec.item_bias_prior, spec.num_user_topics, items
+            )
         v = w = None
         if isinstance(spec.topic_factors, TopicFactors):
             part = spec.topic_factors

@@ -5,6 +5,7 @@ from jax import Array
 
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import precision_of_ratings
+from im3f_jax.model.reciprocal import is_reciprocal, is_unordered
 from im3f_jax.model.spec import weight_sides
 from im3f_jax.model.time_effects import time_of_ratings
 from im3f_jax.model.topic_factors import topic_factors_of_ratings
@@ -37,7 +38,8 @@ def log_joint(
     and the biases of the dishes in use only (`log_density_of_seating`). Under the
     ordinal likelihood the latent ratings are summed out. Densities are
     with respect to log theta and log pi (the sticks under stick-breaking), which stay
-    finite where weights underflow.
+    finite where weights underflow. What the sides of a reciprocal model share counts
+    once.
 
     Parameters
     ----------
@@ -53,7 +55,8 @@ def log_joint(
     topic_counts
         Ratings in each (row, topic) cell, of users and of items, int32. Given, the
         row weights are summed out; the weights of unused topics, which carry no
-        information but much of the density, then leave no mark.
+        information but much of the density, then leave no mark. Of a reciprocal model
+        the first are those of both roles together, and the second are not read.
     mean
         Of the latent ratings, shape (N,), where the caller has it already; read by the
         ordinal likelihood only.
@@ -100,10 +103,11 @@ def log_joint(
     ):
         if effect is not None:
             total += prior.log_density(effect, rows, variance)
+    num_tables = 1 if is_unordered(spec) else 2  # of factors and of biases
     for factors, rows, prior in (
         (state.user_factors, users, state.user_factor_prior),
         (state.item_factors, items, state.item_factor_prior),
-    ):
+    )[:num_tables]:
         total += spec.factor_prior.log_density(prior.mean, prior.precision)
         total += _log_factors(factors, rows, prior)
     extra = state.topic_factors
@@ -134,7 +138,7 @@ def log_joint(
             spec.item_bias_prior,
             state.user_topic_weights,
         ),
-    ):
+    )[:num_tables]:
         if bias.shape[1]:
             used = None
             if weights.seating is not None:
@@ -176,6 +180,11 @@ def log_joint(
     ):
         if not prior.num_topics:
             continue
+        if topic_counts is None and not isinstance(prior, CRF):
+            drawn = weights.log_row_weights[row, topic]
+            total += jnp.sum(jnp.where(valid, drawn, 0))
+        if side and is_reciprocal(spec):
+            continue
         pi, gamma = weights.log_global_weights, weights.table_concentration
         total += prior.log_density(pi, weights.dish_concentration, gamma)
         if isinstance(prior, CRF):
@@ -191,8 +200,6 @@ def log_joint(
                 gamma,
             )
         elif topic_counts is None:
-            drawn = weights.log_row_weights[row, topic]
-            total += jnp.sum(jnp.where(valid, drawn, 0))
             total += log_density_of_rows(weights.log_row_weights, rows, pi, gamma)
         else:
             total += log_density_of_topics(topic_counts[side], pi, gamma)

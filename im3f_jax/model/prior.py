@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from im3f_jax.data.persons import check_pairs, of_persons
 from im3f_jax.data.ratings import Ratings
 from im3f_jax.data.times import TimeColumns
 from im3f_jax.errors import InputError
@@ -21,6 +22,7 @@ from im3f_jax.model.bias_prior import SharedNormal
 from im3f_jax.model.factor_prior import MultiplicativeGamma, NormalWishart
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import LEAST_PRECISION, GammaNoise
+from im3f_jax.model.reciprocal import is_reciprocal, is_unordered
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import ModelSpec, resolve, validate
 from im3f_jax.model.time_effects import NoTime, read_times, reads_times
@@ -48,6 +50,7 @@ def prior_rows(spec: ModelSpec, ratings: Ratings) -> PriorRows:
     """Resolve a spec from ratings and number their rows, as `fit` does.
 
     Rows stand in the order of the index; users and items without a rating have none.
+    Persons of a reciprocal model have one row for both roles.
 
     Raises
     ------
@@ -71,8 +74,15 @@ def prior_rows(spec: ModelSpec, ratings: Ratings) -> PriorRows:
                 f"The {side} topics follow a {type(prior).__name__}, which has no "
                 "finite weights to draw: use topics='weak_limit' or 'stick_breaking'."
             )
-    users, user = np.unique(ratings.user, return_inverse=True)
-    items, item = np.unique(ratings.item, return_inverse=True)
+    if is_reciprocal(spec):
+        (ratings,) = of_persons(is_unordered(spec), ratings)
+        check_pairs(ratings, None, is_unordered(spec))
+        both = np.append(ratings.user, ratings.item)
+        users, rows = np.unique(both, return_inverse=True)
+        items, (user, item) = users, np.split(rows, 2)
+    else:
+        users, user = np.unique(ratings.user, return_inverse=True)
+        items, item = np.unique(ratings.item, return_inverse=True)
     spec = resolve(
         spec,
         ratings.mean,
@@ -224,7 +234,8 @@ def draw_prior(
         topics of the other side, dim), `{side}_topic_factor_mean` (dim,) and
         `{side}_topic_factor_precision` (dim, dim). Under the ordinal
         likelihood also `cut_points` (L - 1,), on the scale of the latent
-        ratings, as is `mean`.
+        ratings, as is `mean`. What the sides of a reciprocal model share has the names
+        of both.
     """
     rows = {"user": num_users, "item": num_items}
     row_of = {"user": jnp.asarray(user), "item": jnp.asarray(item)}
@@ -242,7 +253,14 @@ def draw_prior(
         # One precision a column, for both sides.
         precision = jnp.cumprod(draw["column_increments"])
         columns = jnp.sqrt(precision)
-    for side in SIDES:
+    tables = SIDES[:1] if is_unordered(spec) else SIDES  # of factors and of biases
+    franchises = SIDES[:1] if is_reciprocal(spec) else SIDES
+
+    def share(names):
+        for name in names:
+            draw[name.replace("user", "item")] = draw[name]
+
+    for side in tables:
         if columns is None:
             prior, dim = spec.factor_prior, spec.latent_dim
             centre, root = _factor_prior(next(keys), prior, dim, dtype)
@@ -255,11 +273,17 @@ def draw_prior(
             f"{side}_factor_precision": jnp.matmul(root, root.T, precision="highest"),
             f"{side}_factors": _factors(next(keys), centre, root, rows[side]),
         }
+    if is_unordered(spec):
+        share([name for name in draw if name.startswith("user_factor")])
     for side in SIDES:
         prior = topic_prior[side]
         if not prior.num_topics:
             continue
-        draw |= _weights(keys, side, prior, rows[whose[side]], dtype, log_gamma)
+        if side in franchises:
+            found = _weights(keys, side, prior, rows[whose[side]], dtype, log_gamma)
+            draw |= found
+        if is_reciprocal(spec):
+            share(found)
         draw[f"{side}_topic_of_rating"] = _categorical(
             next(keys), draw[f"log_{side}_row_weights"], row_of[whose[side]]
         )
@@ -267,7 +291,7 @@ def draw_prior(
     mean = jnp.asarray(spec.global_bias, dtype) + jnp.sum(
         draw["user_factors"][user] * draw["item_factors"][item], axis=1
     )
-    for side in SIDES:
+    for side in tables:
         num_topics = topic_prior[other[side]].num_topics
         if not num_topics:
             continue
@@ -296,7 +320,13 @@ def draw_prior(
             f"{side}_topic_mean": centre.astype(dtype),
             f"{side}_bias": bias.astype(dtype),
         }
-        mean += bias[row_of[side], draw[f"{other[side]}_topic_of_rating"]]
+    if is_unordered(spec) and spec.num_user_topics:
+        biases = ("bias", "topic_mean", "bias_variance", "topic_mean_variance")
+        share([f"user_{name}" for name in biases])
+    for side in SIDES:
+        if topic_prior[other[side]].num_topics:
+            topic = draw[f"{other[side]}_topic_of_rating"]
+            mean += draw[f"{side}_bias"][row_of[side], topic]
 
     if isinstance(spec.topic_factors, TopicFactors):
         part, selected = spec.topic_factors, jnp.ones((1, 1), dtype)

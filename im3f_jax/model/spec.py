@@ -22,6 +22,12 @@ from im3f_jax.model.factor_prior import (
 )
 from im3f_jax.model.likelihood import Gaussian, Ordinal
 from im3f_jax.model.noise import ConstantNoise, GammaNoise
+from im3f_jax.model.reciprocal import (
+    NotReciprocal,
+    Reciprocal,
+    is_reciprocal,
+    is_unordered,
+)
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.time_effects import NoTime, TimeBins, TimeDrift, TimeEffect
 from im3f_jax.model.topic_factors import NoTopicFactors, TopicFactors
@@ -73,6 +79,8 @@ class ModelSpec:
         drawn from the item's weights, and user topics, which select an item's, from
         the user's. True: item topics from the user's weights and user topics from the
         item's, so that each row mixes biases of its own; static.
+    reciprocal
+        Whether both sides are persons of one index, who share topics; not in the paper.
     global_bias
         chi_0, rating scale; None is the mean of the training ratings. 0 under the
         ordinal likelihood, where "rating scale" is that of the latent ratings.
@@ -96,6 +104,7 @@ class ModelSpec:
     user_time: NoTime | TimeDrift = NoTime()
     topic_factors: NoTopicFactors | TopicFactors = NoTopicFactors()
     own_topics: bool = field(default=False, metadata={"static": True})
+    reciprocal: NotReciprocal | Reciprocal = NotReciprocal()
     global_bias: float | None = None
     estimate: str = field(default="posterior", metadata={"static": True})
 
@@ -192,16 +201,18 @@ def validate(spec: ModelSpec) -> None:
     _time(spec)
     _topic_factors(spec)
     _own_topics(spec)
+    _reciprocal(spec)
     # A side's bias is indexed by the other side's topics, and mu_i of a USER topic is
     # the mean of ITEM biases.
     sides = (
         ("user", spec.user_bias_prior, "item"),
         ("item", spec.item_bias_prior, "user"),
     )
+    whose = "{}_" if not is_reciprocal(spec) else ""  # a preset names no side then
     for side, bias, other in sides:
         for name, value in (
-            (f"{side}_bias_variance", bias.variance),
-            (f"{other}_topic_mean_variance", bias.topic_mean_variance),
+            (f"{whose.format(side)}bias_variance", bias.variance),
+            (f"{whose.format(other)}topic_mean_variance", bias.topic_mean_variance),
         ):
             _optional(name, value, zero=True, prior=InverseGamma)
         if isinstance(bias, SharedNormal):
@@ -218,15 +229,16 @@ def validate(spec: ModelSpec) -> None:
             _whole(f"{side}_topics", topic.num_topics, 1)
             _optional(f"{side}_topic_concentration", topic.concentration)
         elif isinstance(topic, HDP | CRF):
+            own = whose.format(side)
             for name, value in (
-                (f"{side}_dish_concentration", topic.dish_concentration),
-                (f"{side}_table_concentration", topic.table_concentration),
+                (f"{own}dish_concentration", topic.dish_concentration),
+                (f"{own}table_concentration", topic.table_concentration),
             ):
                 _optional(name, value, prior=Gamma)
             if isinstance(topic, CRF):
                 _franchise(topic, f"{other}_bias_variance", bias.variance)
                 continue
-            _whole(f"max_{side}_topics", topic.num_topics, 2)
+            _whole(f"max_{own}topics", topic.num_topics, 2)
             if topic.construction not in ("weak_limit", "stick_breaking"):
                 raise InputError(
                     f"topics is {topic.construction!r}, but must be 'weak_limit', "
@@ -306,6 +318,43 @@ def _own_topics(spec: ModelSpec) -> None:
         raise InputError(
             "Topics of each row's own are finite on both sides: their priors must be "
             "FiniteDirichlet, not " + " and ".join(type(p).__name__ for p in priors)
+        )
+
+
+def _reciprocal(spec: ModelSpec) -> None:
+    part = spec.reciprocal
+    if not isinstance(part, NotReciprocal | Reciprocal):
+        raise InputError(
+            f"reciprocal is {part!r}, but must be a NotReciprocal or a Reciprocal."
+        )
+    if not is_reciprocal(spec):
+        return
+    if not isinstance(part.directed, bool):
+        raise InputError(f"directed is {part.directed!r}, but must be True or False.")
+    noises = spec.user_noise, spec.item_noise, spec.rating_noise
+    biases = spec.user_bias_prior, spec.item_bias_prior
+    for there, name in (
+        (has_franchise(spec), "topics=CRF()"),
+        (any(isinstance(x, GammaNoise) for x in noises), "noise that differs"),
+        (any(isinstance(x, SharedNormal) for x in biases), "biases that share a part"),
+        (isinstance(spec.factor_prior, MultiplicativeGamma), "shrinkage of factors"),
+        (isinstance(spec.topic_factors, TopicFactors), "factors that topics select"),
+        (spec.own_topics, "topics of each row's own"),
+        (isinstance(spec.item_time, TimeBins), "parts that depend on time"),
+        (isinstance(spec.user_time, TimeDrift), "parts that depend on time"),
+        (spec.estimate == "map", "a MAP estimate"),
+    ):
+        if there:
+            raise InputError(f"A reciprocal model does not go with {name}.")
+    if spec.user_topic_prior != spec.item_topic_prior:
+        raise InputError(
+            "A reciprocal model has one franchise of topics: user_topic_prior and "
+            "item_topic_prior must be equal."
+        )
+    if is_unordered(spec) and spec.user_bias_prior != spec.item_bias_prior:
+        raise InputError(
+            "Unordered pairs share one table of biases: user_bias_prior and "
+            "item_bias_prior must be equal."
         )
 
 
@@ -528,6 +577,7 @@ def resolve(
         user_time=time(spec.user_time),
         topic_factors=topic_factors,
         own_topics=spec.own_topics,
+        reciprocal=spec.reciprocal,
         global_bias=default(spec.global_bias, mean),
         estimate=spec.estimate,
     )

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from im3f_jax.data.ids import IdIndex
+from im3f_jax.data.persons import in_order
 from im3f_jax.data.ratings import Ratings, timestamp_array
 from im3f_jax.data.times import TimeColumns, TimeScale
 from im3f_jax.errors import InputError
@@ -14,6 +15,7 @@ from im3f_jax.inference.features import precisions_of_features
 from im3f_jax.inference.run import Draws
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import GammaNoise
+from im3f_jax.model.reciprocal import is_unordered
 from im3f_jax.model.spec import ModelSpec, check_levels
 from im3f_jax.model.time_effects import (
     TimeBins,
@@ -102,7 +104,10 @@ class Posterior:
 
     @property
     def num_user_topics(self) -> np.ndarray:
-        """User topics with at least one rating in each kept draw, (chain, draw)."""
+        """User topics with at least one rating in each kept draw, (chain, draw).
+
+        Of a reciprocal model the topics of both roles, as `num_item_topics`.
+        """
         return self._kept("num_user_topics")
 
     @property
@@ -261,6 +266,7 @@ class Posterior:
         their probabilities (see `predict_proba`). A user or item without a training
         rating is predicted as the prior expects a new one. A model that depends on time
         adds e_j[bin(t)] + f_u x(t), on the bins and mean times of the training ratings.
+        An unordered pair has one prediction, in either order.
 
         Parameters
         ----------
@@ -377,7 +383,7 @@ class Posterior:
         wanted = np.full(len(user), True)
         if unknown == "nan":
             wanted = (user >= 0) & (item >= 0)
-        return user, item, wanted
+        return *self._in_order(user, item), wanted
 
     def _times(self, times: Iterable | None, wanted: np.ndarray) -> np.ndarray | None:
         """Select the times of the wanted pairs, shape (n,)."""
@@ -533,7 +539,14 @@ class Posterior:
     def _codes(self, test: Ratings) -> tuple[np.ndarray, np.ndarray]:
         if test.users is self.users and test.items is self.items:
             return test.user, test.item
-        return self.users.lookup(test.user_ids), self.items.lookup(test.item_ids)
+        user, item = self.users.lookup(test.user_ids), self.items.lookup(test.item_ids)
+        return self._in_order(user, item)
+
+    def _in_order(
+        self, user: np.ndarray, item: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Give both orders of an unordered pair one, and the same numbers."""
+        return in_order(user, item) if is_unordered(self.spec) else (user, item)
 
     def _predict_codes(
         self,

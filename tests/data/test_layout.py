@@ -9,6 +9,7 @@ from im3f_jax.data.layout import (
     GPU_BLOCKS,
     BlockSizes,
     bucket,
+    colour_rows,
     lay_out,
 )
 
@@ -163,3 +164,74 @@ def test_bucket_rounds_up_by_little(size):
     # Few sizes: at most 32 between a number and its double.
     assert len({bucket(s) for s in range(size, 2 * size, max(1, size // 500))}) <= 66
     assert bucket(rounded) == rounded
+
+
+# --- unordered pairs ---------------------------------------------------------------
+
+
+def random_pairs(num_pairs, num_persons, seed):
+    """Make pairs of persons of skewed activity, some twice."""
+    rng = np.random.default_rng(seed)
+    first = (num_persons * rng.random(num_pairs) ** 3).astype(np.int64)
+    second = rng.integers(num_persons - 1, size=num_pairs)
+    return first, second + (second >= first)
+
+
+SHAPES = [(400, 30), (1, 2), (3, 200), (900, 12), (2000, 700)]
+
+
+@pytest.mark.parametrize("num_pairs, num_persons", SHAPES)
+@pytest.mark.parametrize("seed", range(5))
+def test_no_pair_has_one_colour(num_pairs, num_persons, seed):
+    first, second = random_pairs(num_pairs, num_persons, seed)
+    colour = colour_rows(first, second, num_persons)
+    assert colour.shape == (num_persons,) and colour.min() == 0
+    assert np.all(colour[first] != colour[second])
+    pairs = {frozenset(pair) for pair in zip(first, second, strict=True)}
+    degree = np.bincount([p for pair in pairs for p in pair], minlength=num_persons)
+    assert np.all(colour <= degree)
+    # Each colour below a person's own is that of a neighbour.
+    for person, own in enumerate(colour):
+        near = {colour[q] for pair in pairs if person in pair for q in pair}
+        assert set(range(own)) <= near
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("num_pairs, num_persons", SHAPES)
+def test_every_pair_lies_once_with_each_person(sizes, num_pairs, num_persons):
+    first, second = random_pairs(num_pairs, num_persons, 9)
+    layout, _ = lay_out(
+        first,
+        second,
+        np.ones(num_pairs),
+        num_persons,
+        num_persons,
+        SIZES[sizes],
+        unordered=True,
+    )
+    person, blocks = layout.pairs.person, layout.pairs.blocks
+    places = person.ravel()
+    assert sorted(places[places < num_persons]) == list(range(num_persons))
+    assert np.all(places[places >= num_persons] == layout.user_rows)
+    found, spare = read_side(blocks)
+    expected = []
+    for n in range(num_pairs):
+        u, v = int(layout.user[n]), int(layout.item[n])
+        expected += [(u, v, n), (v, u, n)]
+    padding = (layout.user_rows - 1, len(layout.rating) - 1)
+    kept = [
+        (int(places[place]), other, position)
+        for place, other, position in found
+        if (other, position) != padding
+    ]
+    assert sorted(kept) == sorted(expected)
+    assert all(pair == padding for pair in spare)
+    # No two persons of a batch are a pair.
+    batch_of = np.empty(num_persons, np.int64)
+    batch, _ = np.nonzero(person < num_persons)
+    batch_of[person[person < num_persons]] = batch
+    assert np.all(batch_of[first] != batch_of[second])
+
+
+def test_the_pairs_of_ordered_ratings_are_not_laid_out():
+    assert lay_out(*table(400, 9, 130), 9, 130)[0].pairs is None

@@ -166,3 +166,32 @@ def test_pmf_follows_the_scale_of_the_ratings(pmf):
     expected = pmf.predict(test.user_ids, test.item_ids)
     # Adam takes other steps on another scale, to the same mode.
     assert np.sqrt(np.mean((found - expected) ** 2)) < 0.1
+
+
+@pytest.mark.relaxed
+def test_persons_in_unordered_pairs_have_one_table():
+    spec = tiny.reciprocate(tiny.make_spec("none"), False)
+    data = tiny.make_data(np.float32, spec=spec)
+    bias, variance, precision = np.float32([2.9, 0.5, 1.5])
+
+    def gradient(a):
+        """Of the objective with one |A|^2, over the ratings one by one."""
+        result = precision * a
+        for n in range(tiny.NUM_RATINGS):
+            u, v = data.user[n], data.item[n]
+            error = (data.rating[n] - bias - a[u] @ a[v]) / variance
+            result[u] -= error * a[v]
+            result[v] -= error * a[u]
+        return result
+
+    fits = [
+        fit_map(
+            jax.random.key(0), data, 2, bias, variance, precision, steps, one_table=True
+        )
+        for steps in (0, 500)
+    ]
+    start, end = (np.float64(fit.user_factors) for fit in fits)
+    for fit in fits:
+        np.testing.assert_array_equal(fit.user_factors, fit.item_factors)
+    assert np.linalg.norm(gradient(end)) < 0.01 * np.linalg.norm(gradient(start))
+    assert np.linalg.norm(end) > 1

@@ -53,7 +53,7 @@ def _summaries(states, ratings, spec, data):
 @lru_cache(maxsize=64)
 def draw_truths(name, seed, batch):
     """Draw BATCH states with ratings of a member, and their statistics; remembered."""
-    spec, data = members.MEMBERS[name], members.make_data()
+    spec, data = members.MEMBERS[name], members.data_of(name)
     if name.startswith("CRF"):
         first = (1_000 * seed + batch) * BATCH
         draws = [crf_prior.draw_state(first + k, spec, data) for k in range(BATCH)]

@@ -128,7 +128,7 @@ def start_of(name):
 
     Of five hundred data sets of the prior the one whose mean rating is the median.
     """
-    spec, data = members.MEMBERS[name], members.make_data()
+    spec, data = members.MEMBERS[name], members.data_of(name)
     ratings = np.asarray(draw_truths(name, 40_000, 0)[1])
     means = ratings[:, : members.NUM_RATINGS].mean(axis=1)
     usual = ratings[np.argsort(means)[BATCH // 2]]
@@ -138,7 +138,7 @@ def start_of(name):
 
 def run_test(test, name, sizes, patch=None, active=0):
     """Run one test of one member, or of one of its mutants."""
-    spec, data = members.MEMBERS[name], members.make_data()
+    spec, data = members.MEMBERS[name], members.data_of(name)
     start = start_of(name)
     # One stream of keys for each member and test; those of the prior stand apart.
     seed = 100 * list(members.MEMBERS).index(name) + TESTS.index(test)

@@ -37,6 +37,7 @@ from im3f_jax.model.factor_prior import (
 from im3f_jax.model.likelihood import Gaussian, Ordinal
 from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.prior import draw_prior
+from im3f_jax.model.reciprocal import NotReciprocal, Reciprocal, is_unordered
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import ModelSpec
 from im3f_jax.model.time_effects import TimeBins, TimeDrift
@@ -49,6 +50,11 @@ LATENT_DIM, USER_TOPICS, ITEM_TOPICS = 2, 3, 4
 USER = np.array([0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 4, 4, 4, 4])
 ITEM = np.array([0, 0, 0, 1, 1, 2, 0, 0, 1, 1, 0, 1, 0, 0, 0, 2])
 NUM_RATINGS = len(USER)
+# Of persons, in the same order: 3 has no rating. Ratings 0 and 6 are of one pair, in
+# both orders.
+FIRST = np.array([0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 4, 4, 4, 4])
+SECOND = np.array([1, 1, 1, 2, 2, 4, 0, 0, 2, 2, 1, 4, 0, 0, 1, 2])
+NUM_PERSONS = 5
 # Read by the members of time only. Item 2 has no rating in the first bin.
 TIMES = TimeColumns(
     np.array([0, 1, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 0, 1, 1, 1]),
@@ -127,6 +133,7 @@ STATIC = tuple(
     for shape, scale in ((4.5, 2.5), (5.5, 4.0))
 )
 TOPIC_FACTORS = TopicFactors(2, NormalWishart(0.8, 7.5, 0.6, 2.0))
+ONE_FRANCHISE = (HDP(USER_TOPICS, "weak_limit", USER_DISH, USER_TABLE),) * 2
 FINITE = FiniteDirichlet(USER_TOPICS, 1.5), FiniteDirichlet(ITEM_TOPICS, 3.0)
 FIXED_HDP = (
     HDP(USER_TOPICS, "weak_limit", 1.2, 2.0),
@@ -178,11 +185,27 @@ MEMBERS = {
     "CRF ordinal": make_spec(*_franchise("conditional"), **ORDINAL),
     "M3F topic factors": make_spec(*FINITE, STATIC, topic_factors=TOPIC_FACTORS),
     "separate": make_spec(*FINITE, MEANS_FIXED, own_topics=True),
+    "iM3F directed": make_spec(*ONE_FRANCHISE, reciprocal=Reciprocal(True)),
+    "iM3F unordered": make_spec(
+        *ONE_FRANCHISE, SAMPLED[:1] * 2, reciprocal=Reciprocal(False)
+    ),
 }
 
 
+def rows_of(spec):
+    """Rows of the pairs, and the numbers of rows of users and of items."""
+    if isinstance(spec.reciprocal, Reciprocal):
+        return FIRST, SECOND, NUM_PERSONS, NUM_PERSONS
+    return USER, ITEM, NUM_USERS, NUM_ITEMS
+
+
+def data_of(name):
+    """Lay the pairs of a member out, see `make_data`."""
+    return make_data(MEMBERS[name].reciprocal)
+
+
 @cache
-def make_data():
+def make_data(reciprocal=NotReciprocal()):  # noqa: B008
     """Lay the pairs out with little padding; the ratings are put in by each chain.
 
     The layout's own buckets would make a tiny problem mostly padding.
@@ -192,15 +215,17 @@ def make_data():
         return -(-size // 4) * 4
 
     sizes = BlockSizes(block=2, group=4, rows=4, chunk=4)
+    spec = dataclasses.replace(MEMBERS["BPMF"], reciprocal=reciprocal)
+    user, item, *numbers = rows_of(spec)
     with mock.patch.object(layout, "bucket", bucket):
         data, order = layout.lay_out(
-            USER,
-            ITEM,
+            user,
+            item,
             np.zeros(NUM_RATINGS),
-            NUM_USERS,
-            NUM_ITEMS,
+            *numbers,
             sizes,
             times=TIMES,
+            unordered=is_unordered(spec),
         )
     assert np.all(order == np.arange(NUM_RATINGS))
     return data
@@ -221,6 +246,8 @@ def without_ratings(data):
         num_ratings=np.int32(0),
         user_blocks=empty(data.user_blocks),
         item_blocks=empty(data.item_blocks),
+        pairs=data.pairs
+        and dataclasses.replace(data.pairs, blocks=empty(data.pairs.blocks)),
     )
 
 
@@ -235,8 +262,7 @@ def rate(state, spec, latent):
 def prior_state(key, spec, data):
     """Draw a state and the ratings (shape (N,), padding 0) jointly from the prior."""
     dtype = data.rating.dtype
-    rows = USER, ITEM, NUM_USERS, NUM_ITEMS
-    draw = draw_prior(key, spec, *rows, dtype, times=TIMES)
+    draw = draw_prior(key, spec, *rows_of(spec), dtype, times=TIMES)
     (slots,) = data.rating.shape
 
     def padded(values, rows, fill=0):

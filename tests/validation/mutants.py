@@ -25,9 +25,11 @@ from im3f_jax.gibbs import (
     factor_prior,
     factors,
     global_weights,
+    halves,
     latent_ratings,
     noise,
     rating_variance,
+    reciprocal,
     row_weights,
     sweep,
     table_counts,
@@ -37,6 +39,7 @@ from im3f_jax.gibbs import (
 from im3f_jax.model.log_joint import mean_of_ratings
 from im3f_jax.model.time_effects import time_of_ratings
 from im3f_jax.numerics import random
+from im3f_jax.numerics.reductions import count_by_cell
 from tests.validation import checks
 from tests.validation.members import (
     ITEM_TOPICS,
@@ -45,6 +48,7 @@ from tests.validation.members import (
     NUM_USERS,
     SAMPLED,
     USER_TOPICS,
+    data_of,
     make_data,
 )
 
@@ -1360,8 +1364,119 @@ OWN = [
     ),
 ]
 
+# --- persons on both sides ----------------------------------------------------------
+
+
+def _other_role(values, call):
+    """Exchange what both roles of each rating have."""
+    return values.reshape(-1, 2)[:, ::-1].reshape(-1)
+
+
+def _without_second_role(blocks, call):
+    """Leave pairs to the person who is named first."""
+    second = data_of("iM3F unordered").user[blocks.position] == blocks.other
+    empty = call.args[2].shape[0] - 1  # a row of padding
+    return dataclasses.replace(blocks, other=jnp.where(second, empty, blocks.other))
+
+
+def _of_one_role(counts, call):
+    valid, data, _, item_topic, shape = call.args
+    return counts - count_by_cell(valid, data.item, item_topic, shape)
+
+
+def _persons(name, function, *, module=reciprocal, member="iM3F unordered", **wrong):
+    return Mutant("reciprocal", name, module, function, member=member, **wrong)
+
+
+_tables = "resample_table_topics"
+
+RECIPROCAL = [
+    _persons(
+        "halves: sigma for sigma / 2",
+        "conditional_halves",
+        module=halves,
+        result=_field("variance", lambda v, c: 4 * v),
+    ),
+    _persons(
+        "halves: nothing of the noise to the first",
+        "conditional_halves",
+        module=halves,
+        result=_field("mean", lambda m, c: c.args[1]),
+    ),
+    _persons(
+        "tables: sigma^2 for sigma^2 / 2",
+        _tables,
+        args=_arg(7, lambda v, c: 2 * v),
+    ),
+    _persons("tables: of the other person", _tables, args=_arg(2, _other_role)),
+    _persons("tables: the other role's half", _tables, args=_arg(1, _other_role)),
+    _persons(
+        "biases: sigma^2 for sigma^2 / 2",
+        "resample_biases",
+        args=_arg(5, lambda v, c: 2 * v),
+    ),
+    _persons(
+        "biases: the wrong person's", "bias_statistics", args=_arg(2, _other_role)
+    ),
+    _persons("biases: the wrong topic's", "bias_statistics", args=_arg(3, _other_role)),
+    _persons(
+        "factors: two neighbours at once",
+        "_batch_parameters",
+        module=factors,
+        args=_arg(2, lambda old, c: c.state.user_factors),
+    ),
+    _persons(
+        "factors: pairs of one role only",
+        "_batch_parameters",
+        module=factors,
+        args=_arg(4, _without_second_role),
+    ),
+    _persons(
+        "factor prior: persons counted in both roles",
+        "resample_factor_prior",
+        args=_arg(3, lambda number, c: 2 * number),
+    ),
+    _persons("counts of one role only", "counts_of_persons", result=_of_one_role),
+    _persons(
+        "topics: theta for one role only",
+        "resample_topics",
+        args=_arg(4, lambda theta, c: theta if c.turn else 0 * theta),
+    ),
+    _persons(
+        "directed: counts of one role only",
+        "counts_of_persons",
+        result=_of_one_role,
+        member="iM3F directed",
+    ),
+    _persons(
+        "directed: tables read the other role's biases",
+        _tables,
+        args=_arg(6, lambda bias, c: jnp.roll(bias, bias.shape[0] // 2, axis=0)),
+        member="iM3F directed",
+    ),
+    _persons(
+        "directed: the users' factors one sweep old",
+        "resample_factors",
+        args=_arg(3, lambda other, c: c.state.user_factors if c.turn else other),
+        member="iM3F directed",
+    ),
+    _persons(
+        "biases left out",
+        "resample_one_table",
+        result=lambda value, c: (c.state.user_bias, c.state.user_bias_prior),
+        left_out=True,
+    ),
+    _persons(
+        "factors left out",
+        "resample_pair_factors",
+        result=lambda value, c: c.args[3],
+        left_out=True,
+    ),
+]
+
 MUTANTS = [*FRANCHISE, *FACTORS, *BIASES, *TOPICS, *SCALARS, *LEFT_OUT]
 MUTANTS += [*ORDINAL, *SHARED, *NOISE, *COLUMNS, *TIME, *TOPIC_FACTORS, *OWN]
+MUTANTS += RECIPROCAL
 
 
 def sizes_of(mutant):

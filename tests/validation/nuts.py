@@ -79,7 +79,7 @@ PAIRS = (np.array([0, 3, 4, 2]), np.array([0, 1, 1, 3]))
 
 def sites_of_state(state, spec, data) -> dict:
     """The values of the NumPyro model's sampled sites at a state of ours."""
-    users, items = int(tiny.NUM_USERS), int(tiny.NUM_ITEMS)
+    users, items = int(data.num_users), int(data.num_items)
     sites = {"rating_variance": state.rating_variance}
     if state.cut_points.shape[0]:
         sites["cut_points"] = state.cut_points

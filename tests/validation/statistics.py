@@ -10,11 +10,12 @@ from im3f_jax.gibbs.sweep import effective_dimension
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.log_joint import log_joint, mean_of_ratings
 from im3f_jax.model.noise import precision_of_ratings
+from im3f_jax.model.reciprocal import is_reciprocal
 from im3f_jax.model.scalars import InverseGamma
 from im3f_jax.model.time_effects import time_of_ratings
 from im3f_jax.model.topic_factors import topic_factors_of_ratings
 from im3f_jax.model.topic_prior import CRF, FiniteDirichlet
-from tests.validation.members import NUM_ITEMS, NUM_RATINGS, NUM_USERS
+from tests.validation.members import NUM_ITEMS, NUM_RATINGS, NUM_USERS, rows_of
 
 __all__ = ["summarise", "two_sample"]
 
@@ -62,8 +63,10 @@ def summarise(state, ratings, spec, data):
     found |= _time(state, residual, data)
     if state.topic_factors is not None:
         found |= _topic_factors(state, residual, data)
-    sides = (("user", NUM_USERS, "item"), ("item", NUM_ITEMS, "user"))
-    for side, rows, other in sides:
+    if is_reciprocal(spec):
+        found |= _both_roles(state, dots, data)
+    users, items = rows_of(spec)[2:]
+    for side, rows, other in (("user", users, "item"), ("item", items, "user")):
         found |= _factors(state, side, rows)
         if getattr(spec, f"num_{other}_topics"):
             prior = getattr(spec, f"{side}_bias_prior")
@@ -87,6 +90,35 @@ def summarise(state, ratings, spec, data):
                 # 1 / K but for rounding.
                 del found[f"{side} rows and global weights"]
     return found
+
+
+def _both_roles(state, dots, data):
+    """Topics and biases of persons who are named first in some ratings, or second."""
+    real = slice(NUM_RATINGS)
+    first, second = state.user_topic_of_rating, state.item_topic_of_rating
+    number = state.user_topic_weights.log_global_weights.shape[0]
+    topics = jnp.concatenate([first[real], second[real]])
+    used = jnp.zeros(number, jnp.int32).at[topics].set(1)
+    biases = (
+        state.user_bias[data.user, second][real],
+        state.item_bias[data.item, first][real],
+    )
+    return {
+        # Ratings 0 and 6 are of the persons 0 and 1, in both orders.
+        "topic, persons of ratings 0 and 6": jnp.sum(
+            (first[0] == second[6]).astype(jnp.int32) + (first[6] == second[0]),
+            dtype=jnp.int32,
+        ),
+        "topic, alike in both roles": jnp.sum(
+            first[real] == second[real], dtype=jnp.int32
+        ),
+        "topics occupied, both roles": jnp.sum(used, dtype=jnp.int32),
+        "selected biases, first x second": jnp.mean(biases[0] * biases[1]),
+        "selected biases x inner product": jnp.mean((biases[0] + biases[1]) * dots),
+        "factors of persons, both roles": jnp.mean(
+            state.user_factors[:NUM_USERS] * state.item_factors[:NUM_USERS]
+        ),
+    }
 
 
 def _ordinal(state, ratings, spec, data):

@@ -85,14 +85,20 @@ def test_a_mutant_of_the_column_precisions_is_caught(number):
     "name, number",
     [
         (name, number)
-        for name in ("BPMF time", "M3F ordinal time")
+        for name in (
+            "BPMF time",
+            "M3F ordinal time",
+            "iM3F directed",
+            "iM3F unordered",
+        )
         for number in mutants.numbers_of(name)
     ],
 )
-def test_a_mutant_of_what_depends_on_time_is_caught(name, number):
+def test_a_mutant_of_time_or_of_persons_is_caught(name, number):
     mutant = mutants.MUTANTS[number - 1]
     test = "own start" if mutant.left_out else "geweke"
-    outcome = checks.run_test(test, name, checks.MUTANT, mutants.patch_of(name), number)
+    sizes = mutants.sizes_of(mutant)
+    outcome = checks.run_test(test, name, sizes, mutants.patch_of(name), number)
     assert outcome.least[0] < LIMIT
 
 
@@ -136,4 +142,5 @@ def test_every_block_has_a_mutant():
         "noise",
         "time",
         "topic factors",
+        "reciprocal",
     }
