@@ -115,6 +115,26 @@ def _im3f(topics, settings):
     return build
 
 
+def _separate(unit):
+    room = dict.fromkeys(("max_user_topics", "max_item_topics"), unit["truncation"])
+    room |= dict.fromkeys(
+        ("user_table_concentration", "item_table_concentration"), unit["gamma"]
+    )
+    return im3f.SeparateDP(unit["latent_dim"], **room, **BIASED)
+
+
+def _reciprocal(unit):
+    return im3f.ReciprocalIM3F(
+        unit["latent_dim"],
+        directed=True,
+        max_topics=unit["truncation"],
+        dish_concentration=unit["beta"],
+        table_concentration=unit["gamma"],
+        bias_variance=0.1,
+        **FIXED,
+    )
+
+
 MODELS = {
     "PMF": lambda u: im3f.PMF(u["latent_dim"], **FIXED),
     "BPMF": lambda u: im3f.BPMF(u["latent_dim"], **FIXED),
@@ -128,6 +148,8 @@ MODELS = {
     "as run, stick-breaking": _im3f("stick_breaking", AS_RUN),
     "as run, CRF marginal": _im3f(im3f.CRF("marginal"), AS_RUN),
     "iM3F, variances sampled": _im3f("weak_limit", {}),
+    "separate DP": _separate,
+    "reciprocal iM3F": _reciprocal,
 }
 TEST_BEST, TRAIN_BEST = {"beta": 0.1, "gamma": 0.1}, {"beta": 0.1, "gamma": 1.0}
 _TIB = {"user_topics": 2, "item_topics": 1}
@@ -145,8 +167,9 @@ SYSTEMS = {
     "as run, weak limit": ("as run, weak limit", TEST_BEST, "iM3F TestBest"),
     "as run, stick-breaking": ("as run, stick-breaking", TEST_BEST, "iM3F TestBest"),
     "as run, CRF marginal": ("as run, CRF marginal", TEST_BEST, "iM3F TestBest"),
-    # Separate Dirichlet processes and the reciprocal model: a line each, here and in
-    # MODELS, when the library has them.
+    "separate DP": ("separate DP", TEST_BEST, None),
+    # Users and items as persons of one index, whom nobody meets in both roles.
+    "reciprocal iM3F, directed": ("reciprocal iM3F", TEST_BEST, None),
 }
 
 # ---- Sizes. What the others change is found by comparison with "full".
@@ -256,6 +279,8 @@ def fit_unit(unit, seed=0):
         After Ctrl-C: a part of a fit is no unit.
     """
     split, model = _load(unit["data"], unit["rows"]), MODELS[unit["model"]](unit)
+    if unit["model"].startswith("reciprocal"):
+        split = _as_persons(split)
     start, begin = time.perf_counter(), time.process_time()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", im3f.Im3fWarning)
@@ -304,6 +329,22 @@ def fit_unit(unit, seed=0):
         "device": posterior.device,
         "warnings": sorted({str(w.message) for w in caught}),
     }
+
+
+def _as_persons(split):
+    """Give users and items ids of one kind, no two of them the same."""
+    parts = split.train, split.test
+    columns = [
+        np.concatenate([getattr(part, name) for part in parts])
+        for name in ("user_ids", "item_ids", "rating")
+    ]
+    named = [
+        [f"{kind} {i}" for i in ids]
+        for kind, ids in zip(("user", "item"), columns[:2], strict=True)
+    ]
+    ratings = im3f.Ratings.from_arrays(*named, columns[2])
+    test = np.arange(len(split.train), len(ratings))
+    return rows.Split(*im3f.split_by_rows(ratings, test), split.num_cold)
 
 
 def _root(squares):
