@@ -100,10 +100,12 @@ def compared(*names):
                     "-" if value is None else f"{value:.4f}",
                     "-" if gap is None else f"{gap:+.4f} ± {error:.4f}",
                 ]
-            calibration = found.get("calibration_error")
+            calibration, chains = found.get("calibration_error"), found.get("chains", 1)
+            sweeps = f"{found['warmup']} + {found['samples']}"
             line += [
                 f"{found['mae_clipped']:.4f}",
                 "-" if calibration is None else f"{calibration:.4f}",
+                sweeps if chains == 1 else f"{chains} x ({sweeps})",
                 f"{found['seconds']['run']:.0f}",
             ]
             lines.append(line)
@@ -116,6 +118,7 @@ def compared(*names):
         "less the first's",
         "MAE",
         "calibration error",
+        "sweeps",
         "seconds, sampling",
     ]
     return _grid(header, lines) + "".join(_source(_read(name), name) for name in names)

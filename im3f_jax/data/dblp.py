@@ -54,7 +54,6 @@ _MAX_DEPTH = 100  # elements within elements; in DBLP 5 or so
 _BLOCK = 1 << 18  # bytes read at once
 _CHUNK = 1 << 20  # pairs counted at once
 
-_OF_XML = {"amp", "lt", "gt", "quot", "apos"}  # may be declared; XML fixes them
 _CUT_SHORT = {
     expat.errors.codes[what]
     for what in (
@@ -712,7 +711,7 @@ class _RecordReader:
             self._refuse(f"the entity {name!r} is external ({system_id}): not followed")
         if len(value) > (_MAX_PARAMETER if is_parameter else _MAX_ENTITY):
             self._refuse(f"the entity {name!r} is longer than any of DBLP")
-        if not is_parameter and name not in _OF_XML and set(value) & {"&", "<"}:
+        if not is_parameter and set(value) & {"&", "<"}:
             self._refuse(f"the entity {name!r} is made of entities or elements")
 
     def _unknown(self, name: str, is_parameter: bool) -> None:

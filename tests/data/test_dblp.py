@@ -649,6 +649,8 @@ def test_papers_are_chosen_by_the_same_options(papers, monkeypatch):
     pairs, report = papers(years=(2000, 2000))
     assert pairs == {("A", "B"): 1}
     assert report.skipped == {"outside years": 2, "one author": 1}
+    # A paper of one author, too: it is skipped once.
+    assert papers(years=(1999, 1999))[1].skipped == {"outside years": 3}
     pairs, report = papers(years=(None, 2000))
     assert pairs == {("A", "B"): 2, ("A", OZTURK): 1, ("B", OZTURK): 1}
 

@@ -25,7 +25,9 @@ def zipped(**files):
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in files.items():
             # Without the time of day, which would enter the names of tests.
-            entry = zipfile.ZipInfo(name.replace("__", "/").replace("_", "."))
+            if "/" not in name:
+                name = name.replace("__", "/").replace("_", ".")
+            entry = zipfile.ZipInfo(name)
             archive.writestr(entry, content)
     return buffer.getvalue()
 
@@ -77,10 +79,13 @@ TABLES = {
             ml__ratings_csv=table,
             ml__README=b"1\t2\t3\n",
             ml__u1_base=b"1\t2\t3\n",
-            __MACOSX__ml___ratings_csv=b"\0",
+            **{"__MACOSX/ml/._ratings.csv": b"\0"},
         ),
         lambda table: zipped(
-            mine_txt=table, movies_csv=b"movieId,title,genres\n1,A,B\n", README=b"\xff"
+            mine_txt=table,
+            movies_csv=b"movieId,title,genres\n1,A,B\n",
+            README=b"\xff",
+            **{"__MACOSX/._mine.txt": b"1,2,3\n"},
         ),
     ],
     ids=["plain", "gz", "zip", "zip with others", "zip with another name"],
