@@ -76,6 +76,7 @@ def test_the_same_pairs_give_the_same_bytes(file, tmp_path):
     for out in outs:
         assert main(["dblp", str(file), "--out", str(out), "--quiet"]) == 0
     assert outs[0].read_bytes() == outs[1].read_bytes()
+    assert outs[0].read_bytes()[4:8] == bytes(4)  # no time of day
 
 
 @pytest.mark.parametrize(
@@ -85,6 +86,7 @@ def test_the_same_pairs_give_the_same_bytes(file, tmp_path):
         (["--max-authors", "2"], [(OZ, "B, Jr."), ("B, Jr.", "NA")]),
         (["--max-authors", "none"], ALL),
         (["--years", "2000-2001"], [(OZ, "B, Jr."), ("B, Jr.", "NA")]),
+        (["--years", "2000"], {(OZ, "B, Jr."): 1}),
         (["--years", "2010"], [("P", "Q"), ("P", "R"), ("Q", "R")]),
         (["--years", "2002-"], [("P", "Q"), ("P", "R"), ("Q", "R")]),
         (["--years=-2000"], {(OZ, "B, Jr."): 2}),
