@@ -194,8 +194,8 @@ SIZES = {
         },
         curves={"sweeps": 100, "rows": ("loo_0",), "truncation": 64},
         dblp={
-            "sweeps": 50, "latent_dims": (10, 25),
-            "user_topics": (1, 2, 8), "item_topics": (1, 8),
+            "sweeps": 30, "latent_dims": (10, 25),
+            "user_topics": (2, 8), "item_topics": (1, 8),
         },
         systems={},
     ),
