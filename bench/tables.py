@@ -318,10 +318,14 @@ def reproduced(part, table):
     if not (RESULTS / f"{name}.json").exists():
         return f"Not measured yet: `python -m bench.reproduce_paper {part}`."
     result = _read(name)
-    cuts = [
-        f"{setting.replace('_', ' ')} {_setting(here)} for {_setting(full)}"
-        for setting, (here, full) in result["cut"].items()
-    ]
+    cuts = []
+    for setting, (here, full) in result["cut"].items():
+        if isinstance(here, dict):
+            here = {k: v for k, v in here.items() if v != full[k]}
+            full = {k: full[k] for k in here}
+        cuts.append(
+            f"{setting.replace('_', ' ')} {_setting(here)} for {_setting(full)}"
+        )
     said = f"\n\nCut: {'; '.join(cuts)}." if cuts else ""
     return _grid(*table(result)) + said + _source(result, name)
 
@@ -341,6 +345,11 @@ def _topics(row):
     number = " / ".join(f"{row[f'num_{side}_topics']:.0f}" for side in sides)
     effective = " / ".join(f"{row[f'effective_{side}_topics']:.1f}" for side in sides)
     return f"{number} ({effective})"
+
+
+def _paper_topics(row):
+    sides = [row["paper"].get(f"{side}_topics") for side in ("user", "item")]
+    return "-" if None in sides else " / ".join(f"{number:g}" for number in sides)
 
 
 def _score(value, form="{:.4f}"):
@@ -413,6 +422,7 @@ def reproduced_errors(result):
                 )
                 or "-",
                 f"{_score(row['paper'].get('train'))} / {row['train_rmse']:.4f}",
+                _paper_topics(row),
                 _topics(row),
                 *_cost(row),
             ]
@@ -425,6 +435,7 @@ def reproduced_errors(result):
         "ours, training rows",
         "the authors' program, training rows",
         "train RMSE, the paper / ours",
+        "user / item topics, the paper",
         TOPICS,
         "seconds",
         "ms a sweep",
@@ -458,6 +469,7 @@ def reproduced_dblp(result):
                 f"{paper['train']:.3f} / {paper['test']:.3f}",
                 f"{row['train_rmse']:.4f} / {row['rmse']:.4f}",
                 *_paired(row),
+                _paper_topics(row),
                 _topics(row),
                 str(row["num_fits"]),
                 f"{row['cost_seconds']:.0f}",
@@ -470,6 +482,7 @@ def reproduced_dblp(result):
         "ours, train / test",
         "test, less the grid's best",
         "p",
+        "user / item topics, the paper",
         TOPICS,
         "fits",
         "seconds",
@@ -482,15 +495,17 @@ def reproduced_systems(result):
     lines = []
     for row in result["results"]:
         program = row["program"]
+        is_point = row["unit"]["model"] == "PMF"
         lines.append(
             [
                 row["name"],
                 f"{program[0]:.4f} ({program[1]})" if program else "-",
-                f"{row['rmse']:.4f} ({row['unit']['sweeps']})",
+                f"{row['rmse']:.4f} ({'-' if is_point else row['unit']['sweeps']})",
                 *_paired(row),
                 _score(row["train_rmse"]),
                 _topics(row),
-                *_cost(row),
+                _cost(row)[0],
+                "-" if is_point else _cost(row)[1],
             ]
         )
     header = [

@@ -252,6 +252,9 @@ def test_tables_say_what_the_results_say_and_what_is_missing(place, monkeypatch)
         x for x in full.splitlines() if x.startswith("| ml-1m loo_0, iM3F TestB")
     )
     assert "| 0.7718 | 0.8795 (47) |" in line and "| 0.7500 |" in line
+    assert "| 77.5 / 64 | 3 / 4 (1.2 / 2.5) |" in line
+    (line,) = (x for x in full.splitlines() if x.startswith("| PMF |"))
+    assert line.endswith(" | - |")  # one point has no sweeps
     assert "42 / 33" in full and "3 / 4 (1.2 / 2.5)" in full
 
 
