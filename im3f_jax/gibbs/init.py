@@ -72,7 +72,8 @@ def init_state(
         Training ratings.
     user_factors, item_factors
         Shape (rows, latent_dim), from a MAP fit. Without them the factors are drawn
-        from a normal with the mean and the precision that their prior expects.
+        from a normal with the mean and the precision that their prior expects. Those
+        of persons in unordered pairs are the users'.
     start_topics
         Topics a side over which the ratings are scattered at random; at most the
         side's truncation. In the Chinese restaurant franchise each row has a table for

@@ -1374,7 +1374,8 @@ def _other_role(values, call):
 
 def _without_second_role(blocks, call):
     """Leave pairs to the person who is named first."""
-    second = data_of("iM3F unordered").user[blocks.position] == blocks.other
+    user = jnp.asarray(data_of("iM3F unordered").user)
+    second = user[blocks.position] == blocks.other
     empty = call.args[2].shape[0] - 1  # a row of padding
     return dataclasses.replace(blocks, other=jnp.where(second, empty, blocks.other))
 
