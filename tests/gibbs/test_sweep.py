@@ -276,7 +276,9 @@ class Replay:
 
     def topics(self, side):
         arguments, result = self.next("resample_topics")
-        x, weight_row, bias_row, log_theta, bias, variance, chunk, precision = arguments
+        x, weight_row, bias_row, log_theta, bias, *others = arguments
+        variance, chunk, precision, selecting = others
+        assert selecting is None  # tests/gibbs/test_topic_factors.py has the other case
         self.check_precision(precision)
         number = tiny.NUM_RATINGS
         expected = self.residual(f"{side.other_name}_bias")
