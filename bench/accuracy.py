@@ -133,6 +133,13 @@ SETTINGS = {
     "IM3F, ordinal, shared biases, noise by user and item, table concentration 100": (
         lambda d: _im3f(d, likelihood="ordinal", **SHARED, **NOISE, **_tables(100.0))
     ),
+    # One topic a side: biases, and no topics.
+    "M3F(1,1), ordinal, noise by user and item": lambda d: _m3f(
+        d, 1, 1, likelihood="ordinal", **NOISE
+    ),
+    "M3F(1,1), ordinal, noise by user and item, time": lambda d: _m3f(
+        d, 1, 1, likelihood="ordinal", **NOISE, **TIME
+    ),
     "BPMF, ordinal, noise by user and item, time": lambda d: im3f.BPMF(
         d, likelihood="ordinal", **NOISE, **TIME
     ),

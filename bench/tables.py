@@ -16,9 +16,11 @@ __all__ = ["TABLES", "main", "render"]
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
+_OURS = "IM3F, ordinal, shared biases, noise by user and item"
+CHOSEN = f"{_OURS}, time, table concentration 10"
 NAMES = {
-    "IM3F, table concentration 1": "IM3F, chosen on random90_1 (truncation 16)",
-    "M3F(2,2), rating variance 0.7, bias variance 0.02": "M3F(2,2), chosen likewise",
+    CHOSEN: f"{_OURS}, time (chosen on random90_1)",
+    f"{_OURS}, table concentration 10": f"{_OURS} (the same without time)",
     "IM3F": "IM3F, defaults (truncation 64)",
 }
 
@@ -88,7 +90,7 @@ def compared(*names):
         result = _read(name)
         where = f"{result['data']} {result['rows']}, D={result['latent_dim']}"
         for model, found in result["results"].items():
-            line = [where, model]
+            line = [where, NAMES.get(model, model)]
             for score, key in (
                 ("rmse", "rmse_clipped"),
                 ("log_score", "log_probability"),
@@ -525,11 +527,14 @@ def reproduced_systems(result):
 TOPICS = "user / item topics (effective)"
 TABLES = {
     "accuracy": lambda: accuracy(
-        "accuracy_noise_ml-100k_d10", "accuracy_ml-100k_d10",
-        "accuracy_ml-100k_loo_d40", "accuracy_noise_ml-1m_d40",
-        "accuracy_ml-1m_d10", "accuracy_ml-1m_d40",
+        "accuracy_ml-100k_d10",
     ),
-    "compared": lambda: compared("compared_ml-100k_d10", "compared_long_ml-100k_d10"),
+    "compared": lambda: compared(
+        "compared_ml-100k_d10", "chains_ml-100k_d10", "compared_ml-1m_d40",
+        "compared_ml-1m_published_d10", "compared_ml-100k_loo_0_d40",
+        "compared_ml-100k_loo_1_d40", "compared_ml-latest-small_d10",
+        "compared_dblp-ml-dm_d10",
+    ),
     "peers": lambda: peers("peers", "peers_d40"),
     "demo": lambda: demo("demo"),
     "throughput": lambda: throughput("throughput"),
