@@ -134,6 +134,7 @@ SETTINGS = {
         lambda d: _im3f(d, likelihood="ordinal", **SHARED, **NOISE, **_tables(100.0))
     ),
     # One topic a side: biases, and no topics.
+    "M3F(1,1), ordinal": lambda d: _m3f(d, 1, 1, likelihood="ordinal"),
     "M3F(1,1), ordinal, noise by user and item": lambda d: _m3f(
         d, 1, 1, likelihood="ordinal", **NOISE
     ),
