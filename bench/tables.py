@@ -38,7 +38,7 @@ def _source(result, name):
     machine, versions = result["machine"], result["versions"]
     return (
         f"\n\n<sub>bench/results/{name}.json, {result['date'][:10]}, "
-        f"{machine['cores']} cores of {machine['cpu']}, "
+        f"{machine['cores']} core{'s' * (machine['cores'] > 1)} of {machine['cpu']}, "
         f"{', '.join(machine['gpus']) or 'no GPU'}, jax {versions['jax']}.</sub>"
     )
 
@@ -530,10 +530,10 @@ TABLES = {
         "accuracy_ml-100k_d10",
     ),
     "compared": lambda: compared(
-        "compared_ml-100k_d10", "chains_ml-100k_d10", "compared_ml-1m_d40",
-        "compared_ml-1m_published_d10", "compared_ml-100k_loo_0_d40",
-        "compared_ml-100k_loo_1_d40", "compared_ml-latest-small_d10",
-        "compared_dblp-ml-dm_d10",
+        "compared_ml-100k_d10", "chains_ml-100k_d10", "biases_ml-100k_d10",
+        "compared_ml-1m_d40", "compared_ml-100k_loo_0_d40",
+        "compared_ml-latest-small_d10", "compared_dblp-ml-dm_d10",
+        "biases_dblp-ml-dm_d10",
     ),
     "peers": lambda: peers("peers", "peers_d40"),
     "demo": lambda: demo("demo"),
