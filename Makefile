@@ -20,9 +20,8 @@ BUILD := setuptools
 # optimised machine code, which runs the same arithmetic; with them, what is shipped.
 QUICK := XLA_FLAGS="$$XLA_FLAGS --xla_backend_optimization_level=0"
 PYTEST = $(if $(SLOW),,$(QUICK)) $(BIN)/python -m pytest $(if $(SLOW),,-m "not slow")
-# A file of tests goes to one process, so that its fits are shared. Two at least: each
-# compiled program takes memory mappings, of which Linux allows 65,530 a process
-# (vm.max_map_count), and the compiler crashes when they run out.
+# A file of tests goes to one process, so that its fits are shared. A process that dies is
+# not replaced: xdist may then wait for ever (pytest-dev/pytest-xdist issues 784, 1378).
 WORKERS ?= 2
 
 .PHONY: help demo test validate lint bench clean constraints
@@ -75,7 +74,7 @@ demo: $(VENV)/.base
 
 test: $(VENV)/.dev
 	@echo "Running the tests$(if $(SLOW),, (without the slow ones: make test SLOW=1))"
-	@$(PYTEST) $(if $(ARGS),$(ARGS),-n $(WORKERS) --dist loadfile)
+	@$(PYTEST) $(if $(ARGS),$(ARGS),-n $(WORKERS) --dist loadfile --max-worker-restart 0)
 
 validate: $(VENV)/.dev
 	@echo "Running: python -m tests.validation $(ARGS)"

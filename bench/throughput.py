@@ -30,7 +30,8 @@ from im3f_jax.gibbs import (
     topics,
 )
 from im3f_jax.gibbs.init import init_state
-from im3f_jax.gibbs.sweep import gibbs_sweep, resample_topic_weights
+from im3f_jax.gibbs.sweep import gibbs_sweep
+from im3f_jax.gibbs.topic_weights import resample_topic_weights
 from im3f_jax.inference.devices import block_sizes, choose_device, describe_device
 from im3f_jax.inference.memory import estimate_memory
 from im3f_jax.model.spec import resolve

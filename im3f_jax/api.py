@@ -20,7 +20,7 @@ from im3f_jax.data.persons import check_pairs, of_persons
 from im3f_jax.data.ratings import Ratings
 from im3f_jax.data.times import TimeColumns, TimeScale
 from im3f_jax.errors import Im3fWarning, InputError
-from im3f_jax.gibbs.sweep import effective_dimension
+from im3f_jax.gibbs.sweep_info import effective_dimension
 from im3f_jax.inference.devices import block_sizes, choose_device, describe_device
 from im3f_jax.inference.memory import (
     estimate_draw_bytes,

@@ -30,7 +30,16 @@ LAYERS = [
 # gibbs/: one file a block, and blocks never import one another. These are no blocks:
 # the first may be imported by every block, the second put the blocks together.
 SHARED_BY_BLOCKS = {"state"}
-ABOVE_BLOCKS = {"__init__", "sweep", "reciprocal", "init", "crf"}
+ABOVE_BLOCKS = {
+    "__init__",
+    "crf",
+    "init",
+    "reciprocal",
+    "response",
+    "sweep",
+    "sweep_info",
+    "topic_weights",
+}
 
 # A broken release of one of these must not stop the sampler. The two modules that are
 # about them may import them, and are themselves imported only inside functions.

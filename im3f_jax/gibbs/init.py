@@ -22,7 +22,7 @@ from im3f_jax.gibbs.state import (
     TopicFactorState,
     TopicWeights,
 )
-from im3f_jax.gibbs.sweep import resample_topic_weights
+from im3f_jax.gibbs.topic_weights import resample_topic_weights
 from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
 from im3f_jax.model.factor_prior import MultiplicativeGamma, NormalWishart
 from im3f_jax.model.likelihood import Ordinal

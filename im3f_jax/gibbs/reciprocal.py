@@ -10,15 +10,13 @@ from im3f_jax.gibbs.factor_prior import resample_factor_prior
 from im3f_jax.gibbs.factors import resample_factors, resample_pair_factors
 from im3f_jax.gibbs.halves import resample_halves
 from im3f_jax.gibbs.rating_variance import resample_rating_variance
+from im3f_jax.gibbs.response import resample_response
 from im3f_jax.gibbs.state import BiasPriorState, State, SweepInfo
-from im3f_jax.gibbs.sweep import (
-    _describe,
-    _resample_response,
-    _selected,
-    resample_topic_weights,
-)
+from im3f_jax.gibbs.sweep_info import describe_sweep
 from im3f_jax.gibbs.table_topics import resample_table_topics, table_room
+from im3f_jax.gibbs.topic_weights import resample_topic_weights
 from im3f_jax.gibbs.topics import resample_topics
+from im3f_jax.model.bias_prior import bias_of_ratings
 from im3f_jax.model.reciprocal import is_unordered
 from im3f_jax.model.spec import ModelSpec
 from im3f_jax.numerics.linalg import dots_of_pairs
@@ -44,9 +42,9 @@ def reciprocal_sweep(
     item_topic, user_topic = state.item_topic_of_rating, state.user_topic_of_rating
 
     # Ratings, or what stands for them, given all else.
-    user_part = _selected(state.user_bias, data.user, item_topic)
-    item_part = _selected(state.item_bias, data.item, user_topic)
-    rating, cut_points, accepted = _resample_response(
+    user_part = bias_of_ratings(state.user_bias, data.user, item_topic)
+    item_part = bias_of_ratings(state.item_bias, data.item, user_topic)
+    rating, cut_points, accepted = resample_response(
         spec.likelihood, next(keys), state, data, valid, user_part + item_part, None
     )
     response = rating - state.global_bias
@@ -76,7 +74,7 @@ def reciprocal_sweep(
             state.rating_variance,
             data.chunk,
         )
-        user_part = _selected(state.user_bias, data.user, item_topic)
+        user_part = bias_of_ratings(state.user_bias, data.user, item_topic)
         user_topic = resample_topics(
             user_key,
             x - user_part,
@@ -87,7 +85,7 @@ def reciprocal_sweep(
             state.rating_variance,
             data.chunk,
         )
-        item_part = _selected(state.item_bias, data.item, user_topic)
+        item_part = bias_of_ratings(state.item_bias, data.item, user_topic)
         user_half, item_half = resample_halves(
             half_key, x, user_part, item_part, state.rating_variance
         )
@@ -109,8 +107,8 @@ def reciprocal_sweep(
             table_room(2 * valid.shape[0]),
         )
         user_topic, item_topic = topics.reshape(-1, 2).T
-        user_part = _selected(state.user_bias, data.user, item_topic)
-        item_part = _selected(state.item_bias, data.item, user_topic)
+        user_part = bias_of_ratings(state.user_bias, data.user, item_topic)
+        item_part = bias_of_ratings(state.item_bias, data.item, user_topic)
     counts = counts_of_persons(
         valid, data, user_topic, item_topic, weights.log_row_weights.shape
     )
@@ -144,7 +142,7 @@ def reciprocal_sweep(
             bias_statistics(x - item_part, valid, data.user, item_topic, shape),
             state.rating_variance,
         )
-        user_part = _selected(user_bias, data.user, item_topic)
+        user_part = bias_of_ratings(user_bias, data.user, item_topic)
         item_bias, item_prior = resample_biases(
             item_key,
             spec.item_bias_prior,
@@ -156,8 +154,8 @@ def reciprocal_sweep(
         biases = {"user_bias": user_bias, "item_bias": item_bias}
         biases |= {"user_bias_prior": user_prior, "item_bias_prior": item_prior}
     state = state._replace(**biases)
-    user_part = _selected(state.user_bias, data.user, item_topic)
-    item_part = _selected(state.item_bias, data.item, user_topic)
+    user_part = bias_of_ratings(state.user_bias, data.user, item_topic)
+    item_part = bias_of_ratings(state.item_bias, data.item, user_topic)
 
     residual = jnp.where(valid, x - user_part - item_part, 0)
     squares = residual**2
@@ -175,7 +173,7 @@ def reciprocal_sweep(
         ),
         cut_points=cut_points,
     )
-    info = _describe(
+    info = describe_sweep(
         state, spec, data, rating - residual, squares, counts, counts, accepted
     )
     return state, info

@@ -1,7 +1,5 @@
 """One Gibbs sweep, as the paper lists it."""
 
-from functools import singledispatch
-
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -9,40 +7,30 @@ from jax import Array, lax
 from im3f_jax.data.layout import RatingLayout
 from im3f_jax.gibbs.biases import bias_statistics, resample_biases
 from im3f_jax.gibbs.column_precisions import resample_column_precisions
-from im3f_jax.gibbs.concentrations import (
-    resample_dish_concentration_of_franchise,
-    resample_dish_concentration_of_sticks,
-    resample_dish_concentration_of_weak_limit,
-    resample_table_concentration,
-)
-from im3f_jax.gibbs.crf import expected_weights, resample_franchise
-from im3f_jax.gibbs.cut_points import resample_cut_points
+from im3f_jax.gibbs.crf import resample_franchise
 from im3f_jax.gibbs.factor_prior import resample_factor_prior
 from im3f_jax.gibbs.factors import resample_factors
-from im3f_jax.gibbs.global_weights import resample_global_weights
-from im3f_jax.gibbs.latent_ratings import resample_latent_ratings
 from im3f_jax.gibbs.noise import (
     resample_precisions,
     resample_shape,
     shape_statistics,
 )
 from im3f_jax.gibbs.rating_variance import resample_rating_variance
-from im3f_jax.gibbs.row_weights import resample_row_weights
+from im3f_jax.gibbs.reciprocal import reciprocal_sweep
+from im3f_jax.gibbs.response import resample_response
 from im3f_jax.gibbs.state import (
-    BiasPriorState,
     NoiseState,
     State,
     SweepInfo,
     TimeState,
     TopicFactorState,
-    TopicWeights,
 )
-from im3f_jax.gibbs.table_counts import resample_table_counts
+from im3f_jax.gibbs.sweep_info import describe_sweep
 from im3f_jax.gibbs.table_topics import resample_table_topics, table_room
 from im3f_jax.gibbs.time_effects import effect_statistics, resample_effects
+from im3f_jax.gibbs.topic_weights import resample_topic_weights
 from im3f_jax.gibbs.topics import SelectingFactors, resample_topics
-from im3f_jax.model.likelihood import Ordinal
-from im3f_jax.model.log_joint import log_joint
+from im3f_jax.model.bias_prior import bias_of_ratings
 from im3f_jax.model.noise import GammaNoise, precision_of_ratings
 from im3f_jax.model.reciprocal import is_reciprocal
 from im3f_jax.model.scalars import Gamma
@@ -51,15 +39,11 @@ from im3f_jax.model.time_effects import NoTime, reads_times, time_of_ratings
 from im3f_jax.model.topic_factors import topic_factors_of_ratings
 from im3f_jax.model.topic_prior import (
     CRF,
-    HDP,
-    FiniteDirichlet,
-    row_concentration,
-    tables_of_dishes,
 )
 from im3f_jax.numerics.linalg import dots_of_pairs
 from im3f_jax.numerics.reductions import count_by_cell, sum_by_cell
 
-__all__ = ["effective_dimension", "gibbs_sweep", "resample_topic_weights"]
+__all__ = ["gibbs_sweep"]
 
 
 @jax.jit
@@ -94,8 +78,6 @@ def gibbs_sweep(
         The state after, and its label-free scalars.
     """
     if is_reciprocal(spec):
-        from im3f_jax.gibbs.reciprocal import reciprocal_sweep  # imports this module
-
         return reciprocal_sweep(key, state, spec, data)
     *keys, response_key, noise_key = jax.random.split(key, 15)
     keys = iter(keys)
@@ -114,15 +96,15 @@ def gibbs_sweep(
     precision = precision_of_ratings(state.noise, data.user, data.item)
 
     # Ratings, or what stands for them, given all else.
-    user_part = _selected(state.user_bias, data.user, state.item_topic_of_rating)
-    item_part = _selected(state.item_bias, data.item, state.user_topic_of_rating)
+    user_part = bias_of_ratings(state.user_bias, data.user, state.item_topic_of_rating)
+    item_part = bias_of_ratings(state.item_bias, data.item, state.user_topic_of_rating)
     time_part = time_of_ratings(state.time, data.user, data.item, data.times)
     parts = user_part + item_part + time_part if timed else user_part + item_part
     if topic_factors is not None:
         topics = state.user_topic_of_rating, state.item_topic_of_rating
         product = topic_factors_of_ratings(topic_factors, data.user, data.item, topics)
         parts = parts + product
-    rating, cut_points, accepted = _resample_response(
+    rating, cut_points, accepted = resample_response(
         spec.likelihood,
         response_key,
         state,
@@ -217,7 +199,7 @@ def gibbs_sweep(
             data.chunk,
         )
         item_weights = item_weights._replace(seating=seating)
-        user_part = _selected(user_bias, data.user, item_topic)
+        user_part = bias_of_ratings(user_bias, data.user, item_topic)
     elif users[1] > 1:
         item_topic = resample_topics(
             item_key,
@@ -248,7 +230,7 @@ def gibbs_sweep(
                 room,
                 precision,
             )
-        user_part = _selected(state.user_bias, data.user, item_topic)
+        user_part = bias_of_ratings(state.user_bias, data.user, item_topic)
     if isinstance(spec.user_topic_prior, CRF):
         user_topic, seating, item_bias, item_bias_prior = resample_franchise(
             user_key,
@@ -266,7 +248,7 @@ def gibbs_sweep(
             data.chunk,
         )
         user_weights = user_weights._replace(seating=seating)
-        item_part = _selected(item_bias, data.item, user_topic)
+        item_part = bias_of_ratings(item_bias, data.item, user_topic)
     elif items[1] > 1:
         user_topic = resample_topics(
             user_key,
@@ -297,7 +279,7 @@ def gibbs_sweep(
                 room,
                 precision,
             )
-        item_part = _selected(state.item_bias, data.item, user_topic)
+        item_part = bias_of_ratings(state.item_bias, data.item, user_topic)
     user_counts = count_by_cell(
         valid, row_of_user_topic, user_topic, user_weights.log_row_weights.shape
     )
@@ -330,7 +312,7 @@ def gibbs_sweep(
             state.rating_variance,
             by_topic=isinstance(spec.item_topic_prior, CRF),
         )
-        user_part = _selected(user_bias, data.user, item_topic)
+        user_part = bias_of_ratings(user_bias, data.user, item_topic)
     if items[1]:
         statistics = bias_statistics(
             x - user_part, valid, data.item, user_topic, items, precision
@@ -344,7 +326,7 @@ def gibbs_sweep(
             state.rating_variance,
             by_topic=isinstance(spec.user_topic_prior, CRF),
         )
-        item_part = _selected(item_bias, data.item, user_topic)
+        item_part = bias_of_ratings(item_bias, data.item, user_topic)
 
     residual, time = jnp.where(valid, x - user_part - item_part, 0), state.time
     if timed:
@@ -385,7 +367,7 @@ def gibbs_sweep(
         time=time,
         topic_factors=topic_factors,
     )
-    info = _describe(
+    info = describe_sweep(
         state,
         spec,
         data,
@@ -396,31 +378,6 @@ def gibbs_sweep(
         accepted,
     )
     return state, info
-
-
-@singledispatch
-def _resample_response(
-    likelihood, key, state: State, data, valid, parts: Array, root: Array | None
-):
-    """Give what the other blocks explain, cut points, and if they were moved.
-
-    The ratings themselves; under the ordinal likelihood their latents.
-    """
-    return data.rating, state.cut_points, jnp.ones((), data.rating.dtype)
-
-
-@_resample_response.register
-def _(likelihood: Ordinal, key, state, data, valid, parts, root):
-    cut_key, latent_key = jax.random.split(key)
-    mean = (state.global_bias + parts) + dots_of_pairs(
-        state.user_factors, state.item_factors, data.user, data.item, data.chunk
-    )
-    level = likelihood.level_of(data.rating)
-    cut_points, accepted = resample_cut_points(
-        cut_key, likelihood, state.cut_points, level, mean, valid, root
-    )
-    latent = resample_latent_ratings(latent_key, level, mean, cut_points, root)
-    return latent, cut_points, accepted
 
 
 def _resample_topic_factors(
@@ -490,92 +447,6 @@ def _resample_topic_factors(
         data.num_items,
     )
     return TopicFactorState(user, item, user_prior, item_prior)
-
-
-@singledispatch
-def resample_topic_weights(
-    prior, key: Array, weights: TopicWeights, counts: Array, num_ratings: int
-) -> TopicWeights:
-    """Draw a side's global weights, concentrations and row weights, given its topics.
-
-    Parameters
-    ----------
-    prior
-        The side's topic prior; there is a method for each. Without topics nothing is
-        drawn.
-    key
-        A typed key.
-    weights
-        Current values.
-    counts
-        Ratings in each (row, topic) cell, int32, shape (rows, K).
-    num_ratings
-        At least the sum of `counts`, static.
-    """
-    return weights
-
-
-@resample_topic_weights.register
-def _(prior: FiniteDirichlet, key, weights, counts, num_ratings):
-    if prior.num_topics == 1:
-        return weights
-    concentration = row_concentration(
-        weights.table_concentration, weights.log_global_weights
-    )
-    return weights._replace(
-        log_row_weights=resample_row_weights(key, concentration, counts)
-    )
-
-
-@resample_topic_weights.register
-def _(prior: HDP, key, weights, counts, num_ratings):
-    # Nothing between the table counts and the row weights reads the row weights.
-    keys = iter(jax.random.split(key, 6))
-    log_pi, beta, gamma = (
-        weights.log_global_weights,
-        weights.dish_concentration,
-        weights.table_concentration,
-    )
-    tables = resample_table_counts(
-        next(keys), counts, row_concentration(gamma, log_pi), num_ratings
-    )
-    table_key, dish_key, sticks_key = next(keys), next(keys), next(keys)
-    if isinstance(prior.table_concentration, Gamma):
-        gamma = resample_table_concentration(
-            table_key, prior.table_concentration, gamma, counts, tables[None]
-        )
-    sampled = isinstance(prior.dish_concentration, Gamma)
-    if sampled and prior.construction == "weak_limit":
-        beta = resample_dish_concentration_of_weak_limit(
-            dish_key, prior.dish_concentration, beta, tables, num_ratings
-        )
-    log_pi = resample_global_weights(next(keys), prior.construction, tables, beta)
-    if sampled and prior.construction == "stick_breaking":
-        beta = resample_dish_concentration_of_sticks(
-            sticks_key, prior.dish_concentration, log_pi
-        )
-    log_theta = resample_row_weights(
-        next(keys), row_concentration(gamma, log_pi), counts
-    )
-    return TopicWeights(log_theta, log_pi, beta, gamma)
-
-
-@resample_topic_weights.register
-def _(prior: CRF, key, weights, counts, num_ratings):
-    table_key, dish_key = jax.random.split(key)
-    seats = weights.seating.dish_of_table
-    beta, gamma = weights.dish_concentration, weights.table_concentration
-    tables = tables_of_dishes(seats, prior.num_topics)
-    if isinstance(prior.table_concentration, Gamma):
-        gamma = resample_table_concentration(
-            table_key, prior.table_concentration, gamma, counts, tables[None]
-        )
-    if isinstance(prior.dish_concentration, Gamma):
-        beta = resample_dish_concentration_of_franchise(
-            dish_key, prior.dish_concentration, beta, tables
-        )
-    log_theta, log_pi = expected_weights(seats, counts, beta, gamma)
-    return TopicWeights(log_theta, log_pi, beta, gamma, weights.seating)
 
 
 def _resample_time(
@@ -679,105 +550,3 @@ def _resample_noise(
         )
         noise = noise._replace(rating=drawn)
     return noise
-
-
-def _selected(bias: Array, row: Array, topic: Array) -> Array:
-    """Select each rating's bias by its topic, shape (N,); 0 where there are none."""
-    if not bias.shape[1]:
-        return jnp.zeros(row.shape, bias.dtype)
-    return bias[row, topic]
-
-
-def _describe(
-    state: State,
-    spec: ModelSpec,
-    data: RatingLayout,
-    mean: Array,
-    squares: Array,
-    user_counts: Array,
-    item_counts: Array,
-    accepted: Array,
-) -> SweepInfo:
-    dtype = squares.dtype
-    squared_error = jnp.sum(squares)
-    precision = precision_of_ratings(state.noise, data.user, data.item)
-    weighted = squared_error if precision is None else jnp.sum(precision * squares)
-    log_joint_now = log_joint(
-        state, spec, data, weighted, (user_counts, item_counts), mean
-    )
-    if isinstance(spec.likelihood, Ordinal):  # on the scale of the ratings themselves
-        root = None if precision is None else jnp.sqrt(precision)
-        expected = spec.likelihood.expected_rating(mean, state.cut_points, root)
-        valid = jnp.arange(mean.shape[0], dtype=jnp.int32) < data.num_ratings
-        squared_error = jnp.sum(jnp.where(valid, (data.rating - expected) ** 2, 0))
-    num_user_topics, effective_user_topics = _occupied(user_counts, dtype)
-    num_item_topics, effective_item_topics = _occupied(item_counts, dtype)
-    count = data.num_ratings.astype(dtype)
-    return SweepInfo(
-        log_joint=log_joint_now,
-        rating_variance=state.rating_variance,
-        residual_rmse=jnp.sqrt(squared_error / count),
-        num_user_topics=num_user_topics,
-        num_item_topics=num_item_topics,
-        effective_user_topics=effective_user_topics,
-        effective_item_topics=effective_item_topics,
-        user_bias_variance=state.user_bias_prior.variance,
-        item_bias_variance=state.item_bias_prior.variance,
-        user_shared_bias_variance=_shared_variance(state.user_bias_prior),
-        item_shared_bias_variance=_shared_variance(state.item_bias_prior),
-        user_topic_mean_variance=state.item_bias_prior.topic_mean_variance,
-        item_topic_mean_variance=state.user_bias_prior.topic_mean_variance,
-        user_dish_concentration=state.user_topic_weights.dish_concentration,
-        item_dish_concentration=state.item_topic_weights.dish_concentration,
-        user_table_concentration=state.user_topic_weights.table_concentration,
-        item_table_concentration=state.item_topic_weights.table_concentration,
-        user_noise_shape=_shape_or_infinite(state.noise.user_shape, dtype),
-        item_noise_shape=_shape_or_infinite(state.noise.item_shape, dtype),
-        item_time_variance=_variance_or_zero(state.time.item_variance, dtype),
-        user_drift_variance=_variance_or_zero(state.time.user_variance, dtype),
-        effective_dimension=effective_dimension(state.user_factors, state.item_factors),
-        cut_points_accepted=accepted,
-    )
-
-
-def effective_dimension(user_factors: Array, item_factors: Array) -> Array:
-    """exp(entropy of the columns' shares of the energy of the product), a scalar.
-
-    Column h has the energy |a_h|^2 |b_h|^2, the squared norm of its part of A B'. 1
-    where a single column has all of it, D where all columns have the same.
-
-    Parameters
-    ----------
-    user_factors, item_factors
-        Shapes (user rows, D) and (item rows, D), 0 in rows of padding.
-    """
-    users, items = (jnp.sum(x**2, axis=0) for x in (user_factors, item_factors))
-    energy = users * items
-    return _exp_entropy(energy / jnp.sum(energy))
-
-
-def _shared_variance(prior: BiasPriorState) -> Array:
-    if prior.shared_variance is None:
-        return jnp.zeros_like(prior.variance)
-    return prior.shared_variance
-
-
-def _variance_or_zero(variance: Array | None, dtype) -> Array:
-    return jnp.zeros((), dtype) if variance is None else variance
-
-
-def _shape_or_infinite(shape: Array | None, dtype) -> Array:
-    return jnp.full((), jnp.inf, dtype) if shape is None else shape
-
-
-def _occupied(counts: Array, dtype) -> tuple[Array, Array]:
-    """Topics with a rating, and exp(entropy of the topics' shares of ratings)."""
-    if not counts.shape[1]:
-        return jnp.zeros((), jnp.int32), jnp.zeros((), dtype)
-    of_topic = jnp.sum(counts, axis=0, dtype=jnp.int32)
-    share = of_topic.astype(dtype) / jnp.sum(of_topic).astype(dtype)
-    return jnp.sum(of_topic > 0, dtype=jnp.int32), _exp_entropy(share)
-
-
-def _exp_entropy(share: Array) -> Array:
-    return jnp.exp(-jnp.sum(jnp.where(share > 0, share * jnp.log(share), 0)))

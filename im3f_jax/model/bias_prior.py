@@ -8,7 +8,27 @@ from jax import Array
 
 from im3f_jax.model.scalars import InverseGamma, log_prior
 
-__all__ = ["SharedNormal", "TopicNormal"]
+__all__ = ["SharedNormal", "TopicNormal", "bias_of_ratings"]
+
+
+def bias_of_ratings(bias: Array, row: Array, topic: Array) -> Array:
+    """Select the bias of each rating, by its row and the topic of the other side.
+
+    Parameters
+    ----------
+    bias
+        c_u[k] or d_j[k], rating scale, shape (rows, K); K may be 0.
+    row, topic
+        u_n or j_n, and zM_n or zU_n, int32, shape (N,).
+
+    Returns
+    -------
+    Array
+        Shape (N,), 0 where a side has no biases.
+    """
+    if not bias.shape[1]:
+        return jnp.zeros(row.shape, bias.dtype)
+    return bias[row, topic]
 
 
 @jax.tree_util.register_dataclass

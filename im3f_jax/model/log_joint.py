@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 from jax import Array
 
+from im3f_jax.model.bias_prior import bias_of_ratings
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import precision_of_ratings
 from im3f_jax.model.reciprocal import is_reciprocal, is_unordered
@@ -216,10 +217,8 @@ def mean_of_ratings(state, data) -> Array:
     mean = state.global_bias + jnp.sum(
         state.user_factors[data.user] * state.item_factors[data.item], axis=-1
     )
-    if state.user_bias.shape[1]:
-        mean += state.user_bias[data.user, state.item_topic_of_rating]
-    if state.item_bias.shape[1]:
-        mean += state.item_bias[data.item, state.user_topic_of_rating]
+    mean += bias_of_ratings(state.user_bias, data.user, state.item_topic_of_rating)
+    mean += bias_of_ratings(state.item_bias, data.item, state.user_topic_of_rating)
     if state.topic_factors is not None:
         topics = state.user_topic_of_rating, state.item_topic_of_rating
         mean += topic_factors_of_ratings(

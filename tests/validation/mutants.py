@@ -30,6 +30,7 @@ from im3f_jax.gibbs import (
     noise,
     rating_variance,
     reciprocal,
+    response,
     row_weights,
     sweep,
     table_counts,
@@ -254,9 +255,11 @@ BIASES = [
         "biases",
         "the item's read a stale residual",
         sweep,
-        "_selected",
+        "bias_of_ratings",
         # Calls: user, item (start), user, item (new topics), user, item (new biases).
-        result=lambda value, c: c.history["_selected"][2] if c.turn == 4 else value,
+        result=lambda value, c: (
+            c.history["bias_of_ratings"][2] if c.turn == 4 else value
+        ),
     ),
     Mutant(
         "biases",
@@ -395,7 +398,7 @@ SHARED = [
 
 def _other_bias_left_in(residual, call):
     """Put the other side's bias, as the sweep has it at this call, back."""
-    parts = call.history["_selected"]
+    parts = call.history["bias_of_ratings"]
     return residual + parts[call.turn + 1]
 
 
@@ -795,7 +798,7 @@ ORDINAL = [
     Mutant(
         "latent ratings",
         "given the cut points of the start, for ever",
-        sweep,
+        response,
         "resample_latent_ratings",
         args=_arg(3, lambda cuts, c: jnp.array([-0.8, 0.0, 0.8], cuts.dtype)),
         **_latents,
@@ -803,7 +806,7 @@ ORDINAL = [
     Mutant(
         "cut points",
         "prior left out",
-        sweep,
+        response,
         "resample_cut_points",
         args=_arg(1, lambda x, c: dataclasses.replace(x, cut_scale=100 * x.cut_scale)),
         **_latents,
@@ -828,7 +831,7 @@ ORDINAL = [
     Mutant(
         "cut points",
         "half of the means",
-        sweep,
+        response,
         "resample_cut_points",
         args=_arg(4, lambda mean, c: 0.5 * mean),
         **_latents,
@@ -836,7 +839,7 @@ ORDINAL = [
     Mutant(
         "cut points",
         "left out",
-        sweep,
+        response,
         "resample_cut_points",
         result=lambda value, c: (c.state.cut_points, value[1]),
         left_out=True,
@@ -845,7 +848,7 @@ ORDINAL = [
     Mutant(
         "latent ratings",
         "their means in their place",
-        sweep,
+        response,
         "resample_latent_ratings",
         result=lambda value, c: c.args[2],
         member="iM3F ordinal",
@@ -864,7 +867,8 @@ def _noise_of_topics(block, function, index, **wrong):
     wrong = wrong or {"args": _arg(index, lambda p, c: jnp.ones_like(p))}
     member = "iM3F ordinal noise"
     name = "relative precisions forgotten"
-    return _noise(name, sweep, function, block=block, member=member, **wrong)
+    module = response if hasattr(response, function) else sweep
+    return _noise(name, module, function, block=block, member=member, **wrong)
 
 
 def _stale_squares(squares, call):

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from im3f_jax.gibbs.sweep import effective_dimension
+from im3f_jax.gibbs.sweep_info import effective_dimension
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.log_joint import log_joint, mean_of_ratings
 from im3f_jax.model.noise import precision_of_ratings

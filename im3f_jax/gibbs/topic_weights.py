@@ -1,0 +1,114 @@
+"""The weights of a side's topics and their concentrations, block after block."""
+
+from functools import singledispatch
+
+import jax
+from jax import Array
+
+from im3f_jax.gibbs.concentrations import (
+    resample_dish_concentration_of_franchise,
+    resample_dish_concentration_of_sticks,
+    resample_dish_concentration_of_weak_limit,
+    resample_table_concentration,
+)
+from im3f_jax.gibbs.crf import expected_weights
+from im3f_jax.gibbs.global_weights import resample_global_weights
+from im3f_jax.gibbs.row_weights import resample_row_weights
+from im3f_jax.gibbs.state import TopicWeights
+from im3f_jax.gibbs.table_counts import resample_table_counts
+from im3f_jax.model.scalars import Gamma
+from im3f_jax.model.topic_prior import (
+    CRF,
+    HDP,
+    FiniteDirichlet,
+    row_concentration,
+    tables_of_dishes,
+)
+
+__all__ = ["resample_topic_weights"]
+
+
+@singledispatch
+def resample_topic_weights(
+    prior, key: Array, weights: TopicWeights, counts: Array, num_ratings: int
+) -> TopicWeights:
+    """Draw a side's global weights, concentrations and row weights, given its topics.
+
+    Parameters
+    ----------
+    prior
+        The side's topic prior; there is a method for each. Without topics nothing is
+        drawn.
+    key
+        A typed key.
+    weights
+        Current values.
+    counts
+        Ratings in each (row, topic) cell, int32, shape (rows, K).
+    num_ratings
+        At least the sum of `counts`, static.
+    """
+    return weights
+
+
+@resample_topic_weights.register
+def _(prior: FiniteDirichlet, key, weights, counts, num_ratings):
+    if prior.num_topics == 1:
+        return weights
+    concentration = row_concentration(
+        weights.table_concentration, weights.log_global_weights
+    )
+    return weights._replace(
+        log_row_weights=resample_row_weights(key, concentration, counts)
+    )
+
+
+@resample_topic_weights.register
+def _(prior: HDP, key, weights, counts, num_ratings):
+    # Nothing between the table counts and the row weights reads the row weights.
+    keys = iter(jax.random.split(key, 6))
+    log_pi, beta, gamma = (
+        weights.log_global_weights,
+        weights.dish_concentration,
+        weights.table_concentration,
+    )
+    tables = resample_table_counts(
+        next(keys), counts, row_concentration(gamma, log_pi), num_ratings
+    )
+    table_key, dish_key, sticks_key = next(keys), next(keys), next(keys)
+    if isinstance(prior.table_concentration, Gamma):
+        gamma = resample_table_concentration(
+            table_key, prior.table_concentration, gamma, counts, tables[None]
+        )
+    sampled = isinstance(prior.dish_concentration, Gamma)
+    if sampled and prior.construction == "weak_limit":
+        beta = resample_dish_concentration_of_weak_limit(
+            dish_key, prior.dish_concentration, beta, tables, num_ratings
+        )
+    log_pi = resample_global_weights(next(keys), prior.construction, tables, beta)
+    if sampled and prior.construction == "stick_breaking":
+        beta = resample_dish_concentration_of_sticks(
+            sticks_key, prior.dish_concentration, log_pi
+        )
+    log_theta = resample_row_weights(
+        next(keys), row_concentration(gamma, log_pi), counts
+    )
+    return TopicWeights(log_theta, log_pi, beta, gamma)
+
+
+@resample_topic_weights.register
+def _(prior: CRF, key, weights, counts, num_ratings):
+    table_key, dish_key = jax.random.split(key)
+    seats = weights.seating.dish_of_table
+    beta, gamma = weights.dish_concentration, weights.table_concentration
+    tables = tables_of_dishes(seats, prior.num_topics)
+    if isinstance(prior.table_concentration, Gamma):
+        gamma = resample_table_concentration(
+            table_key, prior.table_concentration, gamma, counts, tables[None]
+        )
+    if isinstance(prior.dish_concentration, Gamma):
+        beta = resample_dish_concentration_of_franchise(
+            dish_key, prior.dish_concentration, beta, tables
+        )
+    log_theta, log_pi = expected_weights(seats, counts, beta, gamma)
+    return TopicWeights(log_theta, log_pi, beta, gamma, weights.seating)
