@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-# A third of what Linux allows a process unless told otherwise (vm.max_map_count); no
-# file of tests takes more than another third.
+# A third of the 65,530 that Linux allows a process unless told otherwise
+# (vm.max_map_count): the rest is room for the next file of tests.
 MAX_MAPPINGS = 20_000
 
 

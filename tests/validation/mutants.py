@@ -1238,7 +1238,7 @@ TIME += [
         (
             "latent ratings",
             "time left out of their means",
-            "_resample_response",
+            "resample_response",
             _arg(5, lambda parts, c: parts - _time_part(c.state)),
         ),
     )

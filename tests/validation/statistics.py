@@ -106,8 +106,7 @@ def _both_roles(state, dots, data):
     return {
         # Ratings 0 and 6 are of the persons 0 and 1, in both orders.
         "topic, persons of ratings 0 and 6": jnp.sum(
-            (first[0] == second[6]).astype(jnp.int32) + (first[6] == second[0]),
-            dtype=jnp.int32,
+            jnp.array([first[0] == second[6], first[6] == second[0]]), dtype=jnp.int32
         ),
         "topic, alike in both roles": jnp.sum(
             first[real] == second[real], dtype=jnp.int32

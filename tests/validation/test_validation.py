@@ -63,6 +63,13 @@ def test_a_block_left_out_is_caught(block):
     assert run("own start", checks.MUTANT, number).least[0] < LIMIT
 
 
+def test_every_mutant_changes_a_function_that_is_there():
+    for mutant in mutants.MUTANTS:
+        places = [(mutant.module, mutant.function), mutant.skipped or (None, "__doc__")]
+        for module, function, *_ in places:
+            assert hasattr(module, function), f"{mutant.member}: {mutant.name}"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in members.MEMBERS if n != NAME])
 def test_every_member_leaves_the_joint_as_it_is(name):
