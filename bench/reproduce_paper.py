@@ -351,18 +351,39 @@ def _root(squares):
     return float(np.sqrt(np.mean(squares)))
 
 
-def paired(found, other):
+def paired(found, other, masks=None):
     """Compare squared errors rating by rating, over all pairs of units given.
 
-    The paper's paired t-test; `found` and `other` are lists of units, one a split.
+    The paper's paired t-test; `found` and `other` are lists of units, one a split;
+    `masks`, one a split, choose test ratings.
     """
+    masks = masks or [slice(None)] * len(found)
     mine, theirs = (
-        np.concatenate([np.asarray(unit["squared_errors"]) for unit in units])
+        np.concatenate(
+            [
+                np.asarray(unit["squared_errors"])[mask]
+                for unit, mask in zip(units, masks, strict=True)
+            ]
+        )
         for units in (found, other)
     )
     return accuracy.paired(
         {"rmse": mine, "log_score": None}, {"rmse": theirs, "log_score": None}
     )
+
+
+def of_few_ratings(split):
+    """Tell which test ratings are of the quarter of users with fewest in training.
+
+    Returns
+    -------
+    tuple
+        bool, shape (test ratings,), and the most training ratings that such a user has.
+    """
+    given = np.bincount(split.train.user, minlength=split.train.num_users)
+    numbers = given[split.test.user]
+    most = int(np.quantile(numbers, 0.25))
+    return numbers <= most, most
 
 
 def _row(found, **more):
@@ -435,6 +456,9 @@ def compare(size, run):
         for name, splits in found.items()
         for one in splits
     ]
+    few = {}
+    for rows_name in size["rows"]:
+        few[rows_name], most = of_few_ratings(_load("ml-1m", rows_name))
     names, tests = list(found), []
     for number, name in enumerate(names):
         for other in names[:number]:
@@ -444,10 +468,18 @@ def compare(size, run):
                 for one, two in zip(found[name], found[other], strict=True)
             ]
             tests += [
-                {"model": name, "against": other, "rows": rows} | paired(mine, theirs)
+                {
+                    "model": name,
+                    "against": other,
+                    "rows": rows,
+                    **paired(mine, theirs),
+                    "few": paired(
+                        mine, theirs, [few[one["unit"]["rows"]] for one in mine]
+                    ),
+                }
                 for rows, mine, theirs in each
             ]
-    return {"results": results, "tests": tests}
+    return {"results": results, "tests": tests, "few_ratings": most}
 
 
 def dblp(size, run):
@@ -534,32 +566,39 @@ def _mean_curve(splits, score):
 def draw_topics(result, figure):
     """Draw topics in use by gamma: a column a beta, a line a side."""
     betas = sorted({row["unit"]["beta"] for row in result["results"]})
-    axes = figure.subplots(2, len(betas), sharex=True, squeeze=False)
+    axes = figure.subplots(2, len(betas), sharex=True, sharey="row", squeeze=False)
+    marks = {}
     for (model, beta), found in _by(result["results"], "model", "beta").items():
         gammas = [row["unit"]["gamma"] for row in found]
         for number, side in enumerate(("user", "item")):
             axis = axes[number, betas.index(beta)]
             counts = [row[f"num_{side}_topics"] for row in found]
             label = f"{model}, {found[0]['unit']['sweeps']} sweeps"
-            axis.plot(gammas, counts, "o-", label=label)
+            mark = marks.setdefault(model, "os^v"[len(marks) % 4])
+            axis.plot(gammas, counts, f"{mark}-", label=label)
             program = [row["program"][number] for row in found]
             if model == result["results"][-1]["unit"]["model"]:
                 axis.plot(gammas, program, "kx--", label="the authors' program")
-            axis.set(xscale="log", yscale="symlog", ylabel=f"{side} topics")
+            axis.set(xscale="log", yscale="log")
+            if betas.index(beta) == 0:
+                axis.set_ylabel(f"{side} topics")
             if number == 0:
                 axis.set_title(f"beta = {beta:g}")
             else:
                 axis.set_xlabel("gamma")
-    axes[0, 0].legend(fontsize="x-small")
+    axes[1, 0].legend(fontsize="x-small")
 
 
 def draw_curves(result, figure):
     """Draw train and test RMSE by sweep, the mean of the splits, a line a setting."""
-    axes = figure.subplots(1, 2)
+    axes, styles, colors = figure.subplots(1, 2), {}, {}
     for (beta, gamma), splits in _by(result["results"], "beta", "gamma").items():
         for axis, score in zip(axes, ("train_rmse", "test_rmse"), strict=True):
             label = f"beta {beta:g}, gamma {gamma:g}"
-            axis.plot(*_mean_curve(splits, score), label=label)
+            style = styles.setdefault(beta, ("-", "--", ":", "-.")[len(styles) % 4])
+            color = colors.setdefault(gamma, f"C{len(colors)}")
+            curve = _mean_curve(splits, score)
+            axis.plot(*curve, style, c=color, label=label)
             axis.set(xlabel="sweep", ylabel=score.replace("_", " "))
     axes[0].legend(fontsize="x-small")
 
@@ -571,7 +610,8 @@ def draw_compare(result, figure):
     for row in result["results"]:
         splits.setdefault(row["name"], []).append(row)
     for number, (name, found) in enumerate(splits.items()):
-        axes[0].plot(*_mean_curve(found, "test_rmse"), label=name)
+        style = ("-", "--", ":", "-.")[number % 4]
+        axes[0].plot(*_mean_curve(found, "test_rmse"), style, label=name)
         trained = np.mean([row["training_rows_rmse"] for row in found])
         shown = [(np.mean([row["rmse"] for row in found]), "o", "ours, held-out rows")]
         shown += [(trained, "s", "ours, training rows")]

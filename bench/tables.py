@@ -448,10 +448,17 @@ def reproduced_errors(result):
 def reproduced_tests(result):
     """Paired t-tests on ML-1M, of squared errors."""
     lines = [
-        [test["model"], test["against"], test["rows"], *_paired(test)]
+        [
+            test["model"],
+            test["against"],
+            test["rows"],
+            *_paired(test),
+            *_paired(test["few"]),
+        ]
         for test in result["tests"]
     ]
-    return ["model", "less", "splits", "test RMSE", "p"], lines
+    few = f"users with at most {result['few_ratings']} ratings"
+    return ["model", "less", "splits", "test RMSE", "p", few, "p"], lines
 
 
 def reproduced_dblp(result):
@@ -539,6 +546,9 @@ TABLES = {
         "biases_dblp-ml-dm_d10",
     ),
     "shrinkage": lambda: compared("shrinkage_ml-100k_d40"),
+    "measures": lambda: compared(
+        "measures_ml-100k_loo_0_d40", "measures_ml-1m_loo_0_d10"
+    ),
     "peers": lambda: peers("peers", "peers_d40"),
     "demo": lambda: demo("demo"),
     "throughput": lambda: throughput("throughput"),

@@ -276,3 +276,14 @@ def test_missing_data_is_one_sentence(monkeypatch, capsys):
     monkeypatch.delenv("IM3F_DATA_DIR", raising=False)
     assert reproduce_paper.main(["topics", "--size", "tiny"]) == 2
     assert "set IM3F_DATA_DIR" in capsys.readouterr().err
+
+
+def test_users_with_few_ratings_are_told_from_the_others():
+    users, items = list("aaabbccd") + list("abcde"), list("ijkijijilkkkk")
+    ratings = im3f.Ratings.from_arrays(users, items, [3.0] * 13)
+    split = rows.Split(
+        ratings.select(np.arange(8)), ratings.select(np.arange(8, 13)), 1
+    )
+    # d has one training rating and e none; a quarter of five has at most one.
+    mask, most = reproduce_paper.of_few_ratings(split)
+    assert mask.tolist() == [False, False, False, True, True] and most == 1
