@@ -48,13 +48,13 @@ def test_draws_do_not_depend_on_room(monkeypatch):
 
     monkeypatch.setattr(run, "_more_room", at_once)
     found = fits.fit(
-        with_room(11, 16),
+        with_room(9, 16),
         callback=lambda sweep, elapsed, metrics: stops.append(sweep),
         **settings,
     )
     # Some draws were kept before there was more room, and some after.
     ((doubled, after),) = grown
-    assert doubled == 22 and 8 <= after < 36
+    assert doubled == 18 and 8 <= after < 36
     assert stops == list(range(1, 41))
     assert found.spec.user_topic_prior == expected.spec.user_topic_prior
     for name in ("num_user_topics", "rating_variance", "item_bias_variance"):
