@@ -31,6 +31,7 @@ from im3f_jax.gibbs import (
 )
 from im3f_jax.gibbs.init import init_state
 from im3f_jax.gibbs.sweep import gibbs_sweep
+from im3f_jax.gibbs.topic_room import reachable, start_room, within_reach
 from im3f_jax.gibbs.topic_weights import resample_topic_weights
 from im3f_jax.inference.devices import block_sizes, choose_device, describe_device
 from im3f_jax.inference.memory import estimate_memory
@@ -46,6 +47,9 @@ def blocks_of(spec):
 
     `extra` holds what a block gets from the one before: residuals and counts.
     """
+
+    def near(prior, weights):
+        return within_reach(weights, reachable(prior, weights))
 
     def priors(key, state, data, extra):
         return [
@@ -89,7 +93,7 @@ def blocks_of(spec):
             extra["residual"],
             data.item,
             data.user,
-            state.item_topic_weights.log_row_weights,
+            near(spec.item_topic_prior, state.item_topic_weights).log_row_weights,
             state.user_bias,
             state.rating_variance,
             data.chunk,
@@ -101,7 +105,7 @@ def blocks_of(spec):
             extra["residual"],
             data.user,
             data.item,
-            state.user_topic_weights.log_row_weights,
+            near(spec.user_topic_prior, state.user_topic_weights).log_row_weights,
             state.item_bias,
             state.rating_variance,
             data.chunk,
@@ -114,7 +118,7 @@ def blocks_of(spec):
             data.item,
             data.user,
             state.item_topic_of_rating,
-            state.item_topic_weights,
+            near(spec.item_topic_prior, state.item_topic_weights),
             state.user_bias,
             state.rating_variance,
             data.num_ratings,
@@ -129,7 +133,7 @@ def blocks_of(spec):
             data.user,
             data.item,
             state.user_topic_of_rating,
-            state.user_topic_weights,
+            near(spec.user_topic_prior, state.user_topic_weights),
             state.item_bias,
             state.rating_variance,
             data.num_ratings,
@@ -239,8 +243,10 @@ def _time(function, arguments, repeats):
     return seconds
 
 
-def measure(name, latent_dim, truncation, device, sweeps):
+def measure(name, latent_dim, truncation, device, sweeps, store_all=False):
     """Time one setting on one device.
+
+    A sweep stores the topics that a fit stores, or all of them.
 
     Returns
     -------
@@ -258,6 +264,8 @@ def measure(name, latent_dim, truncation, device, sweeps):
         else im3f.BPMF(latent_dim)
     )
     spec = resolve(model, float(rating.mean()), float(rating.var()), 1.0)
+    if not store_all:
+        spec = start_room(spec, 1)
     machine.peak_memory(reset=True)
     with jax.default_device(chosen):
         data = jax.device_put(layout, chosen)
@@ -302,6 +310,7 @@ def measure(name, latent_dim, truncation, device, sweeps):
         "num_items": int(num_items),
         "latent_dim": latent_dim,
         "truncation": truncation,
+        "stored": [spec.num_user_topics, spec.num_item_topics],
         "device": describe_device(chosen),
         "compile": compile_seconds,
         "sweep": _summary(sweep_seconds),
@@ -349,6 +358,11 @@ def main(argv=None):
     parser.add_argument(
         "--quick", action="store_true", help="D = 40, truncation 128, few sweeps"
     )
+    parser.add_argument(
+        "--store-all",
+        action="store_true",
+        help="of the truncation, not what a fit does",
+    )
     parser.add_argument("--json-name", default="throughput")
     arguments = parser.parse_args(argv)
     if arguments.quick:
@@ -362,7 +376,12 @@ def main(argv=None):
                 for truncation in arguments.max_topics:
                     for device in arguments.device:
                         found = measure(
-                            name, latent_dim, truncation, device, arguments.sweeps
+                            name,
+                            latent_dim,
+                            truncation,
+                            device,
+                            arguments.sweeps,
+                            arguments.store_all,
                         )
                         _print(found)
                         results.append(found)

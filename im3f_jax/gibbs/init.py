@@ -32,7 +32,7 @@ from im3f_jax.model.scalars import start_value
 from im3f_jax.model.spec import ModelSpec, weight_sides
 from im3f_jax.model.time_effects import NoTime, TimeBins, time_of_ratings
 from im3f_jax.model.topic_factors import TopicFactors, topic_factors_of_ratings
-from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet
+from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet, stored_topics
 from im3f_jax.numerics.linalg import dots_of_pairs
 from im3f_jax.numerics.reductions import count_by_cell
 
@@ -114,7 +114,7 @@ def init_state(
 
     def weights(prior, key, row, topic):
         row, rows = row
-        shape = rows, prior.num_topics
+        shape = rows, stored_topics(prior)
         start = _weights(prior, shape, dtype)
         if is_reciprocal(spec):  # both sides' at once
             counts = counts_of_persons(valid, data, user_topic, item_topic, shape)
@@ -310,7 +310,7 @@ def _(likelihood: Ordinal, data):
 def _start_room(prior) -> int:
     if isinstance(prior, CRF):
         return min(prior.num_topics - 1, prior.max_tables)
-    return prior.num_topics
+    return stored_topics(prior)
 
 
 def _seating(prior: CRF, valid: Array, row: Array, topic: Array, rows: int) -> Seating:
@@ -401,7 +401,7 @@ def _bias_prior(
 
 
 def _weights(prior, shape: tuple[int, int], dtype) -> TopicWeights:
-    num_topics = shape[1]
+    num_topics = prior.num_topics
     uniform = jnp.full(num_topics, -jnp.log(max(num_topics, 1)), dtype)
     dish = table = 1.0
     if isinstance(prior, HDP | CRF):
@@ -410,8 +410,11 @@ def _weights(prior, shape: tuple[int, int], dtype) -> TopicWeights:
     elif isinstance(prior, FiniteDirichlet):
         table = prior.concentration
     return TopicWeights(
-        log_row_weights=jnp.broadcast_to(uniform, shape),
+        log_row_weights=jnp.broadcast_to(uniform[: shape[1]], shape),
         log_global_weights=uniform,
         dish_concentration=jnp.asarray(dish, dtype),
         table_concentration=jnp.asarray(table, dtype),
+        overflow=None
+        if getattr(prior, "stored", None) is None
+        else jnp.zeros((), bool),
     )

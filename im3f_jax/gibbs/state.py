@@ -50,11 +50,13 @@ class TopicWeights(NamedTuple):
     mass of a dish that nobody has eaten yet stands in the lowest free slot.
     """
 
-    log_row_weights: Array  # log theta, shape (rows, K)
+    log_row_weights: Array  # log theta, shape (rows, K), or of the stored topics only
     log_global_weights: Array  # log pi, shape (K,); uniform in finite models
     dish_concentration: Array  # beta, scalar
     table_concentration: Array  # gamma, scalar; alpha in finite models
     seating: Seating | None = None  # of the Chinese restaurant franchise only
+    # Where an HDP stores a number of topics that it finds: whether it needs more.
+    overflow: Array | None = None  # bool scalar
 
 
 class NoiseState(NamedTuple):

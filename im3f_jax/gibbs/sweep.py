@@ -28,6 +28,7 @@ from im3f_jax.gibbs.state import (
 from im3f_jax.gibbs.sweep_info import describe_sweep
 from im3f_jax.gibbs.table_topics import resample_table_topics, table_room
 from im3f_jax.gibbs.time_effects import effect_statistics, resample_effects
+from im3f_jax.gibbs.topic_room import reachable, stay, within_reach
 from im3f_jax.gibbs.topic_weights import resample_topic_weights
 from im3f_jax.gibbs.topics import SelectingFactors, resample_topics
 from im3f_jax.model.bias_prior import bias_of_ratings
@@ -201,12 +202,14 @@ def gibbs_sweep(
         item_weights = item_weights._replace(seating=seating)
         user_part = bias_of_ratings(user_bias, data.user, item_topic)
     elif users[1] > 1:
-        item_topic = resample_topics(
+        reach = reachable(spec.item_topic_prior, item_weights)
+        near = within_reach(item_weights, reach)
+        drawn = resample_topics(
             item_key,
             x - item_part,
             row_of_item_topic,
             data.user,
-            item_weights.log_row_weights,
+            near.log_row_weights,
             state.user_bias,
             state.rating_variance,
             data.chunk,
@@ -215,14 +218,15 @@ def gibbs_sweep(
             if topic_factors is None
             else SelectingFactors(topic_factors.user, topic_factors.item, user_topic),
         )
+        item_topic = stay(drawn, item_topic, reach)
         if topic_factors is None:
-            item_topic = resample_table_topics(
+            drawn = resample_table_topics(
                 next(keys),
                 x - item_part,
                 row_of_item_topic,
                 data.user,
                 item_topic,
-                item_weights,
+                near,
                 state.user_bias,
                 state.rating_variance,
                 data.num_ratings,
@@ -230,6 +234,7 @@ def gibbs_sweep(
                 room,
                 precision,
             )
+            item_topic = stay(drawn, item_topic, reach)
         user_part = bias_of_ratings(state.user_bias, data.user, item_topic)
     if isinstance(spec.user_topic_prior, CRF):
         user_topic, seating, item_bias, item_bias_prior = resample_franchise(
@@ -250,12 +255,14 @@ def gibbs_sweep(
         user_weights = user_weights._replace(seating=seating)
         item_part = bias_of_ratings(item_bias, data.item, user_topic)
     elif items[1] > 1:
-        user_topic = resample_topics(
+        reach = reachable(spec.user_topic_prior, user_weights)
+        near = within_reach(user_weights, reach)
+        drawn = resample_topics(
             user_key,
             x - user_part,
             row_of_user_topic,
             data.item,
-            user_weights.log_row_weights,
+            near.log_row_weights,
             state.item_bias,
             state.rating_variance,
             data.chunk,
@@ -264,14 +271,15 @@ def gibbs_sweep(
             if topic_factors is None
             else SelectingFactors(topic_factors.item, topic_factors.user, item_topic),
         )
+        user_topic = stay(drawn, user_topic, reach)
         if topic_factors is None:
-            user_topic = resample_table_topics(
+            drawn = resample_table_topics(
                 next(keys),
                 x - user_part,
                 row_of_user_topic,
                 data.item,
                 user_topic,
-                user_weights,
+                near,
                 state.item_bias,
                 state.rating_variance,
                 data.num_ratings,
@@ -279,6 +287,7 @@ def gibbs_sweep(
                 room,
                 precision,
             )
+            user_topic = stay(drawn, user_topic, reach)
         item_part = bias_of_ratings(state.item_bias, data.item, user_topic)
     user_counts = count_by_cell(
         valid, row_of_user_topic, user_topic, user_weights.log_row_weights.shape

@@ -3,6 +3,7 @@
 from functools import singledispatch
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from im3f_jax.gibbs.concentrations import (
@@ -16,12 +17,14 @@ from im3f_jax.gibbs.global_weights import resample_global_weights
 from im3f_jax.gibbs.row_weights import resample_row_weights
 from im3f_jax.gibbs.state import TopicWeights
 from im3f_jax.gibbs.table_counts import resample_table_counts
+from im3f_jax.gibbs.topic_room import largest_empty_first, needs_room
 from im3f_jax.model.scalars import Gamma
 from im3f_jax.model.topic_prior import (
     CRF,
     HDP,
     FiniteDirichlet,
     row_concentration,
+    stored_topics,
     tables_of_dishes,
 )
 
@@ -72,9 +75,11 @@ def _(prior: HDP, key, weights, counts, num_ratings):
         weights.dish_concentration,
         weights.table_concentration,
     )
+    stored = stored_topics(prior)
     tables = resample_table_counts(
-        next(keys), counts, row_concentration(gamma, log_pi), num_ratings
+        next(keys), counts, row_concentration(gamma, log_pi)[:stored], num_ratings
     )
+    tables = jnp.pad(tables, (0, prior.num_topics - stored))
     table_key, dish_key, sticks_key = next(keys), next(keys), next(keys)
     if isinstance(prior.table_concentration, Gamma):
         gamma = resample_table_concentration(
@@ -90,10 +95,15 @@ def _(prior: HDP, key, weights, counts, num_ratings):
         beta = resample_dish_concentration_of_sticks(
             sticks_key, prior.dish_concentration, log_pi
         )
+    overflow = None
+    if prior.stored is not None:
+        if prior.construction == "weak_limit":
+            log_pi = largest_empty_first(log_pi, tables)
+        overflow = needs_room(prior, log_pi, counts.shape[0])
     log_theta = resample_row_weights(
         next(keys), row_concentration(gamma, log_pi), counts
     )
-    return TopicWeights(log_theta, log_pi, beta, gamma)
+    return TopicWeights(log_theta, log_pi, beta, gamma, overflow=overflow)
 
 
 @resample_topic_weights.register

@@ -25,7 +25,7 @@ from jax import Array, lax
 from jax.scipy.special import ndtr
 
 from im3f_jax.data.layout import RatingLayout
-from im3f_jax.gibbs.state import State
+from im3f_jax.gibbs.state import State, TopicWeights
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import GammaNoise
 from im3f_jax.model.spec import ModelSpec, weight_sides
@@ -97,13 +97,13 @@ def prediction_features(
         [
             state.user_factor_prior.mean,
             state.user_bias_prior.topic_mean,
-            jnp.exp(user_weights.log_global_weights),
+            jnp.exp(_stored(user_weights)),
         ]
     )
     new_item = jnp.concatenate(
         [
             state.item_factor_prior.mean,
-            jnp.exp(item_weights.log_global_weights),
+            jnp.exp(_stored(item_weights)),
             state.item_bias_prior.topic_mean,
         ]
     )
@@ -129,6 +129,11 @@ def prediction_features(
         user = jnp.concatenate([user, of_user.reshape(len(user), -1)], axis=1)
         item = jnp.concatenate([item, of_item.reshape(len(item), -1)], axis=1)
     return _with_precisions(user, item, state, data)
+
+
+def _stored(weights: TopicWeights) -> Array:
+    """Log global weights of the topics that have columns."""
+    return weights.log_global_weights[: weights.log_row_weights.shape[1]]
 
 
 def _own_features(state: State, data: RatingLayout) -> tuple[Array, Array]:

@@ -19,6 +19,13 @@ from im3f_jax.gibbs.crf import NO_DISH_FREE, NO_TABLE_FREE, enlarge
 from im3f_jax.gibbs.init import START_VARIANCE, init_state, start_response
 from im3f_jax.gibbs.state import State, SweepInfo
 from im3f_jax.gibbs.sweep import gibbs_sweep
+from im3f_jax.gibbs.topic_room import (
+    can_grow,
+    double_room,
+    enlarge_topics,
+    overflow_of,
+    start_room,
+)
 from im3f_jax.inference.features import (
     expected_ratings,
     feature_width,
@@ -84,6 +91,8 @@ class Carry(NamedTuple):
     test_sum: Array  # sum of kept predictions, shape (T,)
     train_sum: Array  # the same for the training ratings, shape (N,) or (0,)
     records: Record  # of this chunk, each of shape (CHUNK,)
+    sweep: Array  # the next one, int32
+    overflow: Array  # whether it ran out of room for user, item topics: bool, (2,)
 
 
 class Draws(NamedTuple):
@@ -123,12 +132,18 @@ def _chunk(
     data: RatingLayout,
     test: Pairs,
 ) -> Carry:
-    """Run sweeps start .. stop - 1 of a chain. Their number is a traced bound."""
+    """Run sweeps .. stop - 1 of a chain, of a chunk that began with sweep `start`.
+
+    Their number is a traced bound. A sweep in which an HDP runs out of room for topics
+    is discarded, and the chunk ends before it.
+    """
     valid = jnp.arange(data.rating.shape[0], dtype=jnp.int32) < data.num_ratings
     tested = jnp.arange(test.rating.shape[0], dtype=jnp.int32) < test.count
     track_train = carry.train_sum.shape[0] > 0
+    grows = can_grow(spec)
 
-    def sweep(t, carry):
+    def sweep(carry):
+        t = carry.sweep
         state, info = gibbs_sweep(
             jax.random.fold_in(chain_key, t), carry.state, spec, data
         )
@@ -179,9 +194,21 @@ def _chunk(
             carry.records,
             record,
         )
-        return Carry(state, features, kept, test_sum, train_sum, records)
+        overflow = carry.overflow
+        after = Carry(
+            state, features, kept, test_sum, train_sum, records, t + 1, overflow
+        )
+        if not grows:
+            return after
+        overflow = overflow_of(state)
+        before = carry._replace(overflow=overflow)
+        lacks = jnp.any(overflow)
+        return jax.tree.map(partial(jnp.where, lacks), before, after)
 
-    return lax.fori_loop(start, stop, sweep, carry)
+    def goes_on(carry):
+        return (carry.sweep < stop) & ~jnp.any(carry.overflow)
+
+    return lax.while_loop(goes_on, sweep, carry)
 
 
 run_chunk = jax.jit(_chunk, donate_argnums=0)
@@ -310,7 +337,8 @@ def run(
 
 
 def _start_room(spec: ModelSpec, start_topics: int) -> ModelSpec:
-    """Make room for the topics that a chain starts with, and one more."""
+    """Make room for the topics that a chain starts with, and for more."""
+    spec = start_room(spec, start_topics)
     for side in ("user", "item"):
         prior = getattr(spec, f"{side}_topic_prior")
         if isinstance(prior, CRF):
@@ -347,23 +375,34 @@ def _more_room(spec: ModelSpec, state: State) -> ModelSpec:
 
 def _widen(draws: Draws | None, before: ModelSpec, after: ModelSpec) -> Draws | None:
     """Give topics without weight to draws that were kept with less room."""
-    if draws is None:
-        return None
-    # Vectors of either side: factors, item topics, user topics.
-    old = before.latent_dim + before.num_item_topics
-    new = after.latent_dim + after.num_item_topics
-
-    def wider(values):
-        width = new + after.num_user_topics
-        result = np.zeros((*values.shape[:-1], width), values.dtype)
-        result[..., :old] = values[..., :old]
-        result[..., new : new + before.num_user_topics] = values[..., old:]
-        return result
-
+    if draws is None or before is after:
+        return draws
     return draws._replace(
-        user_features=wider(draws.user_features),
-        item_features=wider(draws.item_features),
+        user_features=_wider(draws.user_features, before, after, np),
+        item_features=_wider(draws.item_features, before, after, np),
     )
+
+
+def _wider(vectors, before: ModelSpec, after: ModelSpec, xp):
+    """Give topics without weight to vectors of either side, last axis first.
+
+    They are factors, item topics, user topics, and what follows; `xp` is numpy or
+    jax.numpy.
+    """
+
+    def nothing(number):
+        return xp.zeros((*vectors.shape[:-1], number), vectors.dtype)
+
+    item_end = before.latent_dim + before.num_item_topics
+    user_end = item_end + before.num_user_topics
+    parts = (
+        vectors[..., :item_end],
+        nothing(after.num_item_topics - before.num_item_topics),
+        vectors[..., item_end:user_end],
+        nothing(after.num_user_topics - before.num_user_topics),
+        vectors[..., user_end:],
+    )
+    return xp.concatenate(parts, axis=-1)
 
 
 def _empty_draws(
@@ -431,10 +470,12 @@ class _Loop:
     def run(
         self, keys: list[Array], init: str, track_train: bool, seconds: dict
     ) -> list[_Chain]:
-        spec, data, test = self.spec, self.data, self.test
+        data, test = self.data, self.test
         total = self.num_warmup + self.num_samples
         begin = time.perf_counter()
         carries = [self._start(key, init, track_train) for key in keys]
+        while self._grow_topics(jnp.stack([carry.overflow for carry in carries])):
+            carries = [self._start(key, init, track_train) for key in keys]
         many = len(keys) > 1
         if many:
             carry = jax.tree.map(lambda *leaves: jnp.stack(leaves), *carries)
@@ -443,7 +484,7 @@ class _Loop:
             advance = _run_chunk_of_chains
         else:
             (carry,), (chain_key,), advance = carries, keys, run_chunk
-        grows = has_franchise(spec)
+        grows = has_franchise(self.spec)
         if grows:
             assert not many
             advance = _run_chunk_again
@@ -453,7 +494,7 @@ class _Loop:
         # No sweep at all: this call compiles, and only that.
         begin = time.perf_counter()
         carry = advance(
-            carry, chain_key, np.int32(0), np.int32(0), plan, spec, data, test
+            carry, chain_key, np.int32(0), np.int32(0), plan, self.spec, data, test
         )
         jax.block_until_ready(carry)
         seconds["compile"] += time.perf_counter() - begin
@@ -462,16 +503,22 @@ class _Loop:
         start = last = time.perf_counter()
         try:
             while sweep < total:
+                before = self.spec
                 stop = min(sweep + pace, total, self._next_kept(sweep))
                 bounds = chain_key, np.int32(sweep), np.int32(stop), plan
                 after = jax.block_until_ready(
                     advance(carry, *bounds, self.spec, data, test)
                 )
-                if grows and self._grow(after.state):
+                lacks = grows and self._grow(after.state)
+                if not grows:
+                    carry = after
+                    lacks = self._grow_topics(carry.overflow)
+                if lacks:
                     begin = time.perf_counter()
-                    carry = self._enlarged(carry)
-                    bounds = chain_key, np.int32(sweep), np.int32(sweep), plan
-                    jax.block_until_ready(
+                    carry = self._enlarged(carry, before)
+                    # No sweep: this call compiles.
+                    bounds = chain_key, np.int32(sweep), np.int32(0), plan
+                    carry = jax.block_until_ready(
                         advance(carry, *bounds, self.spec, data, test)
                     )
                     last = time.perf_counter()
@@ -500,11 +547,24 @@ class _Loop:
         self.draws = _widen(self.draws, before, self.spec)
         return True
 
-    def _enlarged(self, carry: Carry) -> Carry:
+    def _grow_topics(self, overflow: Array) -> bool:
+        """Make room for topics that an HDP ran out of; False where there was enough."""
+        before = self.spec
+        for lacks, side in zip(np.asarray(overflow).T, ("user", "item"), strict=True):
+            if np.any(lacks):
+                self.spec = double_room(self.spec, side)
+        self.draws = _widen(self.draws, before, self.spec)
+        return self.spec is not before
+
+    def _enlarged(self, carry: Carry, before: ModelSpec) -> Carry:
         """Carry on from the state before, in more room."""
-        state = enlarge(carry.state, self.spec)
-        features = self._empty_features()
-        carry = carry._replace(state=state, features=features)
+        state = enlarge_topics(enlarge(carry.state, self.spec), self.spec)
+        # Of chains that have room, and wait for the others, these are yet to be kept.
+        features = tuple(
+            _wider(vectors, before, self.spec, jnp) for vectors in carry.features
+        )
+        overflow = jnp.zeros_like(carry.overflow)
+        carry = carry._replace(state=state, features=features, overflow=overflow)
         return jax.device_put(carry, self.device)
 
     def _empty_features(self) -> tuple[Array, Array]:
@@ -548,6 +608,8 @@ class _Loop:
             test_sum=jnp.zeros(test.rating.shape, dtype),
             train_sum=jnp.zeros(data.rating.shape if track_train else (0,), dtype),
             records=Record(info, *[scalar] * 4),
+            sweep=jnp.zeros((), jnp.int32),
+            overflow=overflow_of(state),
         )
         # Buffers that are donated must not be shared between leaves; and a carry that
         # is not committed to the data's device would compile once more than one that

@@ -56,7 +56,8 @@ def log_joint(
     topic_counts
         Ratings in each (row, topic) cell, of users and of items, int32. Given, the
         row weights are summed out; the weights of unused topics, which carry no
-        information but much of the density, then leave no mark. Of a reciprocal model
+        information but much of the density, then leave no mark. Where an HDP stores
+        the topics that it finds, their biases are summed out too. Of a reciprocal model
         the first are those of both roles together, and the second are not read.
     mean
         Of the latent ratings, shape (N,), where the caller has it already; read by the
@@ -124,13 +125,14 @@ def log_joint(
             )
     if state.column_increments is not None:
         total += spec.factor_prior.log_density_of_increments(state.column_increments)
-    for bias, rows, state_prior, prior, weights in (
+    for bias, rows, state_prior, prior, weights, of_topics in (
         (
             state.user_bias,
             users,
             state.user_bias_prior,
             spec.user_bias_prior,
             state.item_topic_weights,
+            1,
         ),
         (
             state.item_bias,
@@ -138,6 +140,7 @@ def log_joint(
             state.item_bias_prior,
             spec.item_bias_prior,
             state.user_topic_weights,
+            0,
         ),
     )[:num_tables]:
         if bias.shape[1]:
@@ -146,6 +149,8 @@ def log_joint(
                 used = (
                     tables_of_dishes(weights.seating.dish_of_table, bias.shape[1]) > 0
                 )
+            elif weights.overflow is not None and topic_counts is not None:
+                used = jnp.any(topic_counts[of_topics] > 0, axis=0)
             shared = state_prior.shared
             if shared is not None:
                 total += prior.log_density_of_shared(

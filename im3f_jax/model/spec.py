@@ -31,7 +31,13 @@ from im3f_jax.model.reciprocal import (
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.time_effects import NoTime, TimeBins, TimeDrift, TimeEffect
 from im3f_jax.model.topic_factors import NoTopicFactors, TopicFactors
-from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet, NoTopics
+from im3f_jax.model.topic_prior import (
+    CRF,
+    HDP,
+    FiniteDirichlet,
+    NoTopics,
+    stored_topics,
+)
 
 __all__ = [
     "ModelSpec",
@@ -110,13 +116,13 @@ class ModelSpec:
 
     @property
     def num_user_topics(self) -> int:
-        """Truncation (or number, or room) of user topics; 0 without."""
-        return self.user_topic_prior.num_topics
+        """Number of user topics that the arrays have columns for; 0 without."""
+        return stored_topics(self.user_topic_prior)
 
     @property
     def num_item_topics(self) -> int:
-        """Truncation (or number, or room) of item topics; 0 without."""
-        return self.item_topic_prior.num_topics
+        """Number of item topics that the arrays have columns for; 0 without."""
+        return stored_topics(self.item_topic_prior)
 
 
 def has_franchise(spec: ModelSpec) -> bool:
@@ -142,6 +148,9 @@ def with_room_of(spec: ModelSpec, other: ModelSpec) -> ModelSpec:
             prior = dataclasses.replace(
                 prior, num_topics=like.num_topics, max_tables=like.max_tables
             )
+            spec = dataclasses.replace(spec, **{name: prior})
+        elif isinstance(prior, HDP):
+            prior = dataclasses.replace(prior, stored=like.stored)
             spec = dataclasses.replace(spec, **{name: prior})
     return spec
 

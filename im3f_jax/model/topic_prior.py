@@ -26,6 +26,7 @@ __all__ = [
     "log_density_of_seating",
     "log_density_of_topics",
     "row_concentration",
+    "stored_topics",
     "tables_of_dishes",
 ]
 
@@ -62,10 +63,12 @@ def log_density_of_topics(
 
     Dirichlet-multinomial: a sum over rows of log Gamma(gamma) - log Gamma(gamma + n_r)
     + sum_k log Gamma(gamma pi_k + n_rk) - log Gamma(gamma pi_k); empty cells add 0.
-    `counts` is int32, shape (rows, K).
+    `counts` is int32, shape (rows, K), or fewer columns: the topics beyond them are
+    empty.
     """
     alpha = row_concentration(concentration, log_global_weights)
     total = jnp.sum(alpha)
+    alpha = alpha[: counts.shape[1]]
     of_row = jnp.sum(counts, axis=1, dtype=jnp.int32).astype(alpha.dtype)
     filled = counts.astype(alpha.dtype)
     cells = jnp.where(
@@ -129,12 +132,17 @@ class HDP:
         beta (Teh's gamma): a number, or a `Gamma` prior.
     table_concentration
         gamma (Teh's alpha_0): a number, or a `Gamma` prior.
+    stored
+        Columns of the arrays, static: the topics beyond them have no ratings, and what
+        belongs to them is summed out. No part of the model; a fit finds how many it
+        needs (`gibbs.topic_room`). None: all K.
     """
 
     num_topics: int = field(metadata={"static": True})
     construction: str = field(default="weak_limit", metadata={"static": True})
     dish_concentration: "float | Gamma" = 1.0
     table_concentration: "float | Gamma" = 1.0
+    stored: int | None = field(default=None, metadata={"static": True})
 
     def log_density(
         self, log_global_weights: Array, dish: Array, table: Array
@@ -236,6 +244,12 @@ def log_density_of_seating(
     return jnp.sum(_log_partition(customers, table_concentration)) + jnp.sum(
         _log_partition(tables[None], dish_concentration)
     )
+
+
+def stored_topics(prior) -> int:
+    """Columns that the arrays of a topic prior have."""
+    stored = getattr(prior, "stored", None)
+    return prior.num_topics if stored is None else stored
 
 
 def tables_of_dishes(dish_of_table: Array, num_topics: int) -> Array:

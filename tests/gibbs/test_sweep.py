@@ -315,7 +315,7 @@ class Replay:
             return
         weights = side.of(self.state, "topic_weights")
         counts = tiny.topic_counts(side, self.state, self.data)
-        _, log_pi, beta, gamma, _ = weights
+        _, log_pi, beta, gamma, *_ = weights
         total = len(self.data.rating)
         if isinstance(prior, HDP):
             weak = prior.construction == "weak_limit"

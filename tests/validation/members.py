@@ -140,6 +140,12 @@ FIXED_HDP = (
     HDP(ITEM_TOPICS, "stick_breaking", 2.0, 3.0),
 )
 
+# Most of six topics are empty, and get little weight.
+SIX = (
+    HDP(6, "weak_limit", Gamma(4.0, 4.0), USER_TABLE),
+    HDP(6, "stick_breaking", Gamma(5.0, 8.0), ITEM_TABLE),
+)
+
 MEMBERS = {
     "BPMF": make_spec(NoTopics(), NoTopics()),
     "M3F": make_spec(*FINITE, MEANS_FIXED),
@@ -148,6 +154,7 @@ MEMBERS = {
     "iM3F sticks": make_spec(*_hdp("stick_breaking", "stick_breaking")),
     "iM3F both": make_spec(*_hdp("weak_limit", "stick_breaking")),
     "iM3F as run": make_spec(*FIXED_HDP, ALL_EQUAL_MEANS),
+    "iM3F in little room": make_spec(*SIX),
     # Room for one dish and one table a rating: it never runs out.
     "CRF conditional": make_spec(*_franchise("conditional")),
     "CRF apart": make_spec(*_franchise("conditional"), APART),

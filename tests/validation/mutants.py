@@ -36,12 +36,13 @@ from im3f_jax.gibbs import (
     table_counts,
     table_topics,
     time_effects,
+    topic_weights,
 )
 from im3f_jax.model.log_joint import mean_of_ratings
 from im3f_jax.model.time_effects import time_of_ratings
 from im3f_jax.numerics import random
 from im3f_jax.numerics.reductions import count_by_cell
-from tests.validation import checks
+from tests.validation import checks, room
 from tests.validation.members import (
     ITEM_TOPICS,
     NUM_ITEMS,
@@ -1295,7 +1296,7 @@ TOPIC_FACTORS = [
         "the users' old ones",
         "resample_factors",
         args=_later(3, _items_given_old),
-        chains=20_000,
+        chains=40_000,
     ),
     _selecting(
         "prior: rows of one topic counted",
@@ -1479,9 +1480,37 @@ RECIPROCAL = [
     ),
 ]
 
+
+def _roomy(name, module, function, **wrong):
+    name = f"little room: {name}"
+    return Mutant("topics", name, module, function, member=room.MEMBER, **wrong)
+
+
+ROOM = [
+    _roomy(
+        "topics out of reach are left",
+        sweep,
+        "stay",
+        result=lambda drawn, c: c.args[0],
+    ),
+    _roomy(
+        "what is in reach beyond the columns is not looked at",
+        topic_weights,
+        "needs_room",
+        result=lambda lacks, c: jnp.zeros_like(lacks),
+        chains=20_000,
+    ),
+    _roomy(
+        "weights of topics in use sorted too",
+        topic_weights,
+        "largest_empty_first",
+        args=_arg(1, lambda tables, c: 0 * tables),
+    ),
+]
+
 MUTANTS = [*FRANCHISE, *FACTORS, *BIASES, *TOPICS, *SCALARS, *LEFT_OUT]
 MUTANTS += [*ORDINAL, *SHARED, *NOISE, *COLUMNS, *TIME, *TOPIC_FACTORS, *OWN]
-MUTANTS += RECIPROCAL
+MUTANTS += [*RECIPROCAL, *ROOM]
 
 
 def sizes_of(mutant):
@@ -1522,6 +1551,8 @@ def _patch(member, active, state):
                 )
                 places[module, function].append((number, skip))
     stack = contextlib.ExitStack()
+    if member == room.MEMBER:
+        stack.enter_context(room.little_room())
     for (module, name), mutants in places.items():
         right = getattr(module, name)
         wrong = _mutated(right, name, mutants, active, state, history)
