@@ -184,13 +184,17 @@ def demo(name):
     return _grid(header, lines) + _source(result, name)
 
 
-def throughput(name):
+def throughput(*names):
     """Milliseconds a sweep by block."""
-    result = _read(name)
-    blocks = list(dict.fromkeys(b for f in result["results"] for b in f["blocks"]))
+    read = [_read(name) for name in names]
+    results = [found for result in read for found in result["results"]]
+    blocks = list(dict.fromkeys(b for found in results for b in found["blocks"]))
     header = ["ms", *blocks, "whole sweep"]
     lines = []
-    for found in result["results"]:
+    for found in results:
+        stored = ""
+        if "stored" in found and found["truncation"]:
+            stored = f", stored {' / '.join(map(str, found['stored']))}"
         times = [
             f"{1e3 * found['blocks'][b]['median']:.1f}" if b in found["blocks"] else "-"
             for b in blocks
@@ -199,7 +203,7 @@ def throughput(name):
             [
                 f"{found['data']}, D={found['latent_dim']}, "
                 + (
-                    f"truncation {found['truncation']}"
+                    f"truncation {found['truncation']}{stored}"
                     if found["truncation"]
                     else "BPMF"
                 ),
@@ -207,12 +211,13 @@ def throughput(name):
                 f"{1e3 * found['sweep']['median']:.1f}",
             ]
         )
-    return _grid(header, lines) + _source(result, name)
+    return _grid(header, lines) + "".join(map(_source, read, names))
 
 
-def validation(name):
+def validation(*names):
     """Show every sampler's least p-values, and how many mutants were caught."""
-    result = _read(name)
+    read = [_read(name) for name in names]
+    result = {"rows": [row for part in read for row in part["rows"]]}
     tests = ["geweke", "own start", "no data", "calibration"]
     rows, mutants = {}, {}
     for row in result["rows"]:
@@ -241,7 +246,7 @@ def validation(name):
         if row["test"] == "NUTS"
     ]
     against = f"\n\nGibbs against NUTS, the largest difference: {'; '.join(nuts)}."
-    return _grid(header, lines) + against + _source(result, name)
+    return _grid(header, lines) + against + "".join(map(_source, read, names))
 
 
 def truncation(name):
@@ -552,7 +557,8 @@ TABLES = {
     "peers": lambda: peers("peers", "peers_d40"),
     "demo": lambda: demo("demo"),
     "throughput": lambda: throughput("throughput"),
-    "validation": lambda: validation("validation"),
+    "room": lambda: throughput("throughput_room", "throughput_all"),
+    "validation": lambda: validation("validation", "validation_members"),
     "truncation": lambda: truncation("validation"),
     "mixing": lambda: mixing("mixing"),
     "reproduced_topics": lambda: reproduced("topics", reproduced_topics),

@@ -24,7 +24,7 @@ from jax import Array
 
 from im3f_jax.gibbs.state import BiasPriorState, State, TopicWeights
 from im3f_jax.model.reciprocal import is_reciprocal
-from im3f_jax.model.spec import ModelSpec
+from im3f_jax.model.spec import ModelSpec, has_franchise
 from im3f_jax.model.topic_factors import TopicFactors
 from im3f_jax.model.topic_prior import HDP, stored_topics
 
@@ -33,6 +33,7 @@ __all__ = [
     "can_grow",
     "double_room",
     "enlarge_topics",
+    "finds_room",
     "largest_empty_first",
     "log_reach",
     "needs_room",
@@ -48,7 +49,7 @@ logger = logging.getLogger(__name__)
 # Columns to begin with; doubled as they are needed: a few are better too many than
 # compiled for twice.
 LEAST_ROOM = 32
-LOG_NOTHING = -1e4
+LOG_NOTHING = -1e30  # less than any misfit of a table
 
 
 def log_reach(rows: int) -> float:
@@ -105,10 +106,11 @@ def start_room(spec: ModelSpec, start_topics: int) -> ModelSpec:
     """Give every HDP columns for the topics that a chain starts with, and some more.
 
     But not of a reciprocal model, whose sweep moves both roles' topics at once, nor
-    where rows have topics of their own or topics select factors.
+    beside a restaurant franchise, whose room grows in a way of its own, nor where rows
+    have topics of their own or topics select factors.
     """
     selects = isinstance(spec.topic_factors, TopicFactors)
-    if is_reciprocal(spec) or spec.own_topics or selects:
+    if is_reciprocal(spec) or has_franchise(spec) or spec.own_topics or selects:
         return spec
     for name in ("user_topic_prior", "item_topic_prior"):
         prior = getattr(spec, name)
@@ -117,6 +119,12 @@ def start_room(spec: ModelSpec, start_topics: int) -> ModelSpec:
             prior = replace(prior, stored=min(prior.num_topics, stored))
             spec = replace(spec, **{name: prior})
     return spec
+
+
+def finds_room(spec: ModelSpec) -> bool:
+    """Tell whether a chain stores the topics that it needs, now or in less room."""
+    priors = spec.user_topic_prior, spec.item_topic_prior
+    return any(getattr(prior, "stored", None) is not None for prior in priors)
 
 
 def can_grow(spec: ModelSpec) -> bool:

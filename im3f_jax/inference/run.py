@@ -23,6 +23,7 @@ from im3f_jax.gibbs.topic_room import (
     can_grow,
     double_room,
     enlarge_topics,
+    finds_room,
     overflow_of,
     start_room,
 )
@@ -142,8 +143,7 @@ def _chunk(
     track_train = carry.train_sum.shape[0] > 0
     grows = can_grow(spec)
 
-    def sweep(carry):
-        t = carry.sweep
+    def sweep(t, carry):
         state, info = gibbs_sweep(
             jax.random.fold_in(chain_key, t), carry.state, spec, data
         )
@@ -208,7 +208,9 @@ def _chunk(
     def goes_on(carry):
         return (carry.sweep < stop) & ~jnp.any(carry.overflow)
 
-    return lax.while_loop(goes_on, sweep, carry)
+    if not finds_room(spec):
+        return lax.fori_loop(start, stop, sweep, carry)
+    return lax.while_loop(goes_on, lambda carry: sweep(carry.sweep, carry), carry)
 
 
 run_chunk = jax.jit(_chunk, donate_argnums=0)
@@ -373,13 +375,33 @@ def _more_room(spec: ModelSpec, state: State) -> ModelSpec:
     return spec
 
 
-def _widen(draws: Draws | None, before: ModelSpec, after: ModelSpec) -> Draws | None:
-    """Give topics without weight to draws that were kept with less room."""
-    if draws is None or before is after:
-        return draws
+def _widen(
+    draws: Draws | None,
+    before: ModelSpec,
+    after: ModelSpec,
+    first_chain: int,
+    filled: tuple[int, int],
+) -> Draws | None:
+    """Give topics without weight to draws that were kept with less room.
+
+    Copied are the chains before `first_chain` and `filled`, chains and draws of each,
+    from there on; memory that nothing fills stays free.
+    """
+    if draws is None:
+        return None
+    chains, number = filled
+
+    def wider(values):
+        shape = *values.shape[:-1], feature_width(after)
+        result = np.empty(shape, values.dtype)
+        ours = np.s_[first_chain : first_chain + chains, :number]
+        for place in (np.s_[:first_chain], ours):
+            result[place] = _wider(values[place], before, after, np)
+        return result
+
     return draws._replace(
-        user_features=_wider(draws.user_features, before, after, np),
-        item_features=_wider(draws.item_features, before, after, np),
+        user_features=wider(draws.user_features),
+        item_features=wider(draws.item_features),
     )
 
 
@@ -460,6 +482,7 @@ class _Loop:
     start_topics: int
     first_chain: int
     interrupted: bool = False
+    filled: tuple[int, int] = (0, 0)  # chains of this group, and draws kept of each
 
     @property
     def device(self) -> jax.Device:
@@ -541,20 +564,23 @@ class _Loop:
 
     def _grow(self, state: State) -> bool:
         """Make room for what a sweep ran out of; False where nothing was missing."""
-        before, self.spec = self.spec, _more_room(self.spec, state)
-        if self.spec is before:
-            return False
-        self.draws = _widen(self.draws, before, self.spec)
-        return True
+        return self._change_room(_more_room(self.spec, state))
 
     def _grow_topics(self, overflow: Array) -> bool:
         """Make room for topics that an HDP ran out of; False where there was enough."""
-        before = self.spec
+        spec = self.spec
         for lacks, side in zip(np.asarray(overflow).T, ("user", "item"), strict=True):
             if np.any(lacks):
-                self.spec = double_room(self.spec, side)
-        self.draws = _widen(self.draws, before, self.spec)
-        return self.spec is not before
+                spec = double_room(spec, side)
+        return self._change_room(spec)
+
+    def _change_room(self, spec: ModelSpec) -> bool:
+        """Take a spec and widen the draws for it; False where it is the present one."""
+        if spec is self.spec:
+            return False
+        draws = _widen(self.draws, self.spec, spec, self.first_chain, self.filled)
+        self.spec, self.draws = spec, draws  # at once: Ctrl-C comes before or after it
+        return True
 
     def _enlarged(self, carry: Carry, before: ModelSpec) -> Carry:
         """Carry on from the state before, in more room."""
@@ -659,7 +685,7 @@ class _Loop:
 
     def _keep(self, carry: Carry, draw: int, num_chains: int, many: bool) -> None:
         users, items = jax.device_get(carry.features)
-        state = carry.state
+        state, self.filled = carry.state, (num_chains, draw + 1)
         bias, variance, cut_points, time = jax.device_get(
             (state.global_bias, state.rating_variance, state.cut_points, state.time)
         )

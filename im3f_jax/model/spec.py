@@ -545,6 +545,12 @@ def resolve(
             prior, degrees_of_freedom=default(prior.degrees_of_freedom, float(dim))
         )
 
+    def topics(prior):
+        # A posterior's spec says how many topics that fit stored.
+        if isinstance(prior, HDP):
+            return dataclasses.replace(prior, stored=None)
+        return prior
+
     topic_factors = spec.topic_factors
     if isinstance(topic_factors, TopicFactors):
         topic_factors = dataclasses.replace(
@@ -577,8 +583,8 @@ def resolve(
         factor_prior=factors,
         user_bias_prior=bias(spec.user_bias_prior),
         item_bias_prior=bias(spec.item_bias_prior),
-        user_topic_prior=spec.user_topic_prior,
-        item_topic_prior=spec.item_topic_prior,
+        user_topic_prior=topics(spec.user_topic_prior),
+        item_topic_prior=topics(spec.item_topic_prior),
         user_noise=noise(spec.user_noise),
         item_noise=noise(spec.item_noise),
         rating_noise=spec.rating_noise,

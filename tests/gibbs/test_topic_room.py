@@ -15,7 +15,8 @@ from im3f_jax.gibbs.row_weights import resample_row_weights
 from im3f_jax.gibbs.sweep import gibbs_sweep
 from im3f_jax.gibbs.topic_weights import resample_topic_weights
 from im3f_jax.model.reciprocal import Reciprocal
-from im3f_jax.model.topic_prior import HDP, log_density_of_topics
+from im3f_jax.model.spec import resolve
+from im3f_jax.model.topic_prior import CRF, HDP, log_density_of_topics
 from tests import tiny
 from tests.validation import checks, mutants, room
 
@@ -151,3 +152,12 @@ def test_a_mutant_of_the_room_is_caught(number):
     patch = mutants.patch_of(room.MEMBER)
     outcome = checks.run_test("geweke", room.MEMBER, sizes, patch, number)
     assert outcome.least[0] < 1e-6
+
+
+def test_room_belongs_to_a_fit_and_to_truncated_models_alone():
+    spec = roomy(tiny.make_spec(), 8)
+    for side in SIDES:
+        prior = getattr(resolve(spec, 3.0, 1.0, 1.0), f"{side}_topic_prior")
+        assert prior.stored is None and prior.num_topics == 24
+    mixed = dataclasses.replace(tiny.make_spec(), user_topic_prior=CRF())
+    assert topic_room.start_room(mixed, 1) is mixed

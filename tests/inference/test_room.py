@@ -1,5 +1,7 @@
 """A fit stores the topics that it needs, whatever the truncation."""
 
+import logging
+
 import numpy as np
 import pytest
 
@@ -9,36 +11,41 @@ from tests import fits
 
 pytestmark = pytest.mark.relaxed
 
-
-def test_a_fit_finds_the_room_that_it_needs(monkeypatch):
-    noise = dict.fromkeys(("user_noise_shape", "item_noise_shape"))
-    model = im3f.IM3F(2, max_user_topics=12, max_item_topics=12, **noise)
-    settings = {"num_warmup": 5, "num_samples": 15, "start_topics": 1}
-    with monkeypatch.context() as patch:
-        patch.setattr(topic_room, "LEAST_ROOM", 2)
-        for chains in ({}, {"num_chains": 2, "chain_method": "vectorized"}):
-            found = fits.fit(model, **settings, **chains)
-            stored = found.spec.user_topic_prior.stored
-            assert stored in (4, 8, 12)  # grown from 2
-            assert found.spec.user_topic_prior.num_topics == 12
-            width = 4 + found.spec.num_user_topics + found.spec.num_item_topics
-            assert found.draws.user_features.shape[-1] == width
-            assert found.trace["test_rmse"].shape[1] == 20
-            assert np.all(np.isfinite(found.trace["rating_variance"]))
-            assert found.num_user_topics.max() <= stored
-            train, test = fits.data()
-            assert np.isfinite(found.evaluate(test)["log_score"])
-            # Predictions of the draws that were kept in less room are theirs.
-            np.testing.assert_allclose(
-                found.predict(test.user_ids, test.item_ids),
-                found.test_predictions,
-                rtol=1e-4,
-            )
-    assert fits.fit(model, **settings).spec.user_topic_prior.stored == 12
+NOISE = dict.fromkeys(("user_noise_shape", "item_noise_shape"))
 
 
-def test_the_room_is_saved_with_a_fit(tmp_path, monkeypatch):
-    monkeypatch.setattr(topic_room, "LEAST_ROOM", 4)
-    found = fits.fit(im3f.IM3F(2, max_user_topics=40, max_item_topics=40))
+@pytest.mark.parametrize(
+    "chain_method",
+    ["vectorized", pytest.param("sequential", marks=pytest.mark.slow)],
+)
+def test_a_fit_finds_the_room_that_it_needs(
+    chain_method, monkeypatch, caplog, tmp_path
+):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(topic_room, "LEAST_ROOM", 6)
+    model = im3f.IM3F(2, max_user_topics=12, max_item_topics=12, **NOISE)
+    found = fits.fit(
+        model,
+        num_warmup=0,
+        num_samples=24,
+        thinning=1,
+        num_chains=2,
+        chain_method=chain_method,
+    )
+    stored = [
+        p.stored for p in (found.spec.user_topic_prior, found.spec.item_topic_prior)
+    ]
+    grown = {m for m in caplog.messages if m.startswith("room for 12")}
+    assert grown and sum(stored) == 12 + 6 * len(grown)
+    assert found.spec.user_topic_prior.num_topics == 12
+    assert found.draws.user_features.shape[-1] == 4 + sum(stored)
+    assert found.trace["test_rmse"].shape == (2, 24)
+    assert found.num_user_topics.max() <= stored[0]
+    # Draws that were kept in less room give the predictions that were summed in it.
+    _, test = fits.data()
+    np.testing.assert_allclose(
+        found.predict(test.user_ids, test.item_ids), found.test_predictions, rtol=1e-4
+    )
+    assert np.isfinite(found.evaluate(test)["log_score"])
     found.save(tmp_path / "fit.npz")
     assert im3f.load(tmp_path / "fit.npz").spec == found.spec

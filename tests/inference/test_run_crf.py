@@ -116,11 +116,11 @@ def test_kept_draws_are_widened_part_by_part():
     wide = dataclasses.replace(both, item_topic_prior=CRF(num_topics=5))
     values = np.arange(1, 8.0).reshape(1, 1, 1, 7)
     draws = run.Draws(values, values, *np.zeros((3, 1, 1)))
-    found = run._widen(draws, both, wide)
+    found = run._widen(draws, both, wide, 0, (1, 1))
     expected = [1, 2, 3, 4, 5, 0, 0, 6, 7]
     np.testing.assert_array_equal(found.user_features[0, 0, 0], expected)
     np.testing.assert_array_equal(found.item_features[0, 0, 0], expected)
-    assert run._widen(None, both, wide) is None
+    assert run._widen(None, both, wide, 0, (1, 1)) is None
 
 
 @pytest.mark.parametrize(
