@@ -579,7 +579,7 @@ def draw_topics(result, figure):
             program = [row["program"][number] for row in found]
             if model == result["results"][-1]["unit"]["model"]:
                 axis.plot(gammas, program, "kx--", label="the authors' program")
-            axis.set(xscale="log", yscale="log")
+            axis.set(xscale="log", yscale="symlog")
             if betas.index(beta) == 0:
                 axis.set_ylabel(f"{side} topics")
             if number == 0:
