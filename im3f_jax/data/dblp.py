@@ -195,7 +195,7 @@ def load_dblp(
     Memory does not grow with the file but with the names and the pairs: about 150
     bytes a distinct author and, at the peak, 100 bytes a distinct pair. All of DBLP as
     of January 2016 (2.9 million papers, 1.5 million authors, 6.7 million pairs) took
-    0.9 GB from papers.npz.
+    0.9 GB from papers.npz, and as much written out as 1.2 GB of XML, in a minute.
 
     DBLP is under ODC-BY 1.0: what you publish from it names DBLP.
     """
