@@ -26,8 +26,7 @@ from im3f_jax.gibbs.biases import (
     conditional_biases,
     conditional_topic_means,
 )
-from im3f_jax.gibbs.state import BiasPriorState, Seating, State, TopicWeights
-from im3f_jax.model.spec import ModelSpec
+from im3f_jax.gibbs.state import BiasPriorState, Seating
 from im3f_jax.model.topic_prior import CRF, tables_of_dishes
 from im3f_jax.numerics.random import standard_normal
 from im3f_jax.numerics.reductions import count_by_cell, sum_by_cell
@@ -40,7 +39,6 @@ __all__ = [
     "TableSums",
     "conditional_dish",
     "conditional_tables",
-    "enlarge",
     "expected_weights",
     "resample_franchise",
 ]
@@ -287,54 +285,6 @@ def expected_weights(
         return jnp.where(x > 0, jnp.log(jnp.where(x > 0, x, 1)), LOG_NOTHING)
 
     return log(theta), log(pi)
-
-
-def enlarge(state: State, spec: ModelSpec) -> State:
-    """Carry a state over to a spec whose franchises have more room.
-
-    What the new slots hold is not read: a new dish brings its mean and biases, and the
-    bias block draws those of free slots from their prior.
-    """
-
-    def columns(values: Array, size: int, fill: float = 0.0) -> Array:
-        more = [(0, 0)] * (values.ndim - 1) + [(0, size - values.shape[-1])]
-        return jnp.pad(values, more, constant_values=fill)
-
-    def side(prior, weights: TopicWeights, bias: Array, bias_prior: BiasPriorState):
-        if not isinstance(prior, CRF):
-            return weights, bias, bias_prior
-        size, seating = prior.num_topics, weights.seating
-        weights = weights._replace(
-            log_row_weights=columns(weights.log_row_weights, size, LOG_NOTHING),
-            log_global_weights=columns(weights.log_global_weights, size, LOG_NOTHING),
-            seating=seating._replace(
-                dish_of_table=columns(seating.dish_of_table, prior.max_tables, -1)
-            ),
-        )
-        topic_mean = columns(bias_prior.topic_mean, size)
-        bias_prior = bias_prior._replace(topic_mean=topic_mean)
-        return weights, columns(bias, size), bias_prior
-
-    user_weights, item_bias, item_bias_prior = side(
-        spec.user_topic_prior,
-        state.user_topic_weights,
-        state.item_bias,
-        state.item_bias_prior,
-    )
-    item_weights, user_bias, user_bias_prior = side(
-        spec.item_topic_prior,
-        state.item_topic_weights,
-        state.user_bias,
-        state.user_bias_prior,
-    )
-    return state._replace(
-        user_bias=user_bias,
-        item_bias=item_bias,
-        user_bias_prior=user_bias_prior,
-        item_bias_prior=item_bias_prior,
-        user_topic_weights=user_weights,
-        item_topic_weights=item_weights,
-    )
 
 
 def resample_franchise(

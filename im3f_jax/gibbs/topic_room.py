@@ -26,13 +26,13 @@ from im3f_jax.gibbs.state import BiasPriorState, State, TopicWeights
 from im3f_jax.model.reciprocal import is_reciprocal
 from im3f_jax.model.spec import ModelSpec, has_franchise
 from im3f_jax.model.topic_factors import TopicFactors
-from im3f_jax.model.topic_prior import HDP, stored_topics
+from im3f_jax.model.topic_prior import CRF, HDP, stored_topics
 
 __all__ = [
     "LEAST_ROOM",
     "can_grow",
     "double_room",
-    "enlarge_topics",
+    "enlarge",
     "finds_room",
     "largest_empty_first",
     "log_reach",
@@ -151,12 +151,13 @@ def double_room(spec: ModelSpec, side: str) -> ModelSpec:
     return replace(spec, **{name: replace(prior, stored=stored)})
 
 
-def enlarge_topics(state: State, spec: ModelSpec) -> State:
-    """Carry a state over to a spec that stores more topics.
+def enlarge(state: State, spec: ModelSpec) -> State:
+    """Carry a state over to a spec with more room for topics, and for tables.
 
-    What the new columns hold is not read: the topics that they belong to were empty,
-    and every sweep draws the biases of empty topics and all row weights anew. Arrays
-    may have an axis of chains before their own.
+    What the new columns hold is not read. The topics that they belong to were empty:
+    a new dish of a franchise brings its mean and biases; every sweep draws the biases
+    of empty topics, and the row weights of an HDP, anew. Arrays may have an axis of
+    chains before their own.
     """
 
     def columns(values: Array, size: int, fill: float = 0.0) -> Array:
@@ -164,12 +165,23 @@ def enlarge_topics(state: State, spec: ModelSpec) -> State:
         return jnp.pad(values, more, constant_values=fill)
 
     def side(prior, weights: TopicWeights, bias: Array, bias_prior: BiasPriorState):
-        if not isinstance(prior, HDP) or prior.stored is None:
+        franchise = isinstance(prior, CRF)
+        if not franchise and getattr(prior, "stored", None) is None:
             return weights, bias, bias_prior
         size = stored_topics(prior)
         weights = weights._replace(
             log_row_weights=columns(weights.log_row_weights, size, LOG_NOTHING)
         )
+        if franchise:  # of an HDP there are always all global weights
+            tables = weights.seating.dish_of_table
+            weights = weights._replace(
+                log_global_weights=columns(
+                    weights.log_global_weights, size, LOG_NOTHING
+                ),
+                seating=weights.seating._replace(
+                    dish_of_table=columns(tables, prior.max_tables, -1)
+                ),
+            )
         topic_mean = columns(bias_prior.topic_mean, size)
         return weights, columns(bias, size), bias_prior._replace(topic_mean=topic_mean)
 

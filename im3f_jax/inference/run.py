@@ -15,14 +15,14 @@ from jax import Array, lax
 from im3f_jax.data.layout import RatingLayout
 from im3f_jax.data.times import TimeColumns
 from im3f_jax.errors import SamplingError
-from im3f_jax.gibbs.crf import NO_DISH_FREE, NO_TABLE_FREE, enlarge
+from im3f_jax.gibbs.crf import NO_DISH_FREE, NO_TABLE_FREE
 from im3f_jax.gibbs.init import START_VARIANCE, init_state, start_response
 from im3f_jax.gibbs.state import State, SweepInfo
 from im3f_jax.gibbs.sweep import gibbs_sweep
 from im3f_jax.gibbs.topic_room import (
     can_grow,
     double_room,
-    enlarge_topics,
+    enlarge,
     finds_room,
     overflow_of,
     start_room,
@@ -584,7 +584,7 @@ class _Loop:
 
     def _enlarged(self, carry: Carry, before: ModelSpec) -> Carry:
         """Carry on from the state before, in more room."""
-        state = enlarge_topics(enlarge(carry.state, self.spec), self.spec)
+        state = enlarge(carry.state, self.spec)
         # Of chains that have room, and wait for the others, these are yet to be kept.
         features = tuple(
             _wider(vectors, before, self.spec, jnp) for vectors in carry.features

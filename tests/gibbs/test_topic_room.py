@@ -47,7 +47,7 @@ def start(number):
 def test_a_sweep_does_the_same_in_more_room():
     spec, data, state = start(8)
     more = roomy(spec, 16)
-    wide = topic_room.enlarge_topics(state, more)
+    wide = topic_room.enlarge(state, more)
     compared = 0
     for seed in range(12):
         key = jax.random.key(seed)

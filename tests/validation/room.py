@@ -111,7 +111,7 @@ def _roomy(original, key, state, spec, data):
     wide, info_of_wide = original(sweep_key, state, all_of_it, data)
     lacks = jnp.any(topic_room.overflow_of(narrow))
     fits &= ~lacks
-    narrow = topic_room.enlarge_topics(narrow, all_of_it)
+    narrow = topic_room.enlarge(narrow, all_of_it)
     choose = lambda a, b: jnp.where(fits, a, b)  # noqa: E731
     state, info = jax.tree.map(choose, (narrow, info), (wide, info_of_wide))
     return _complete(key, state, spec, data, fits), info
