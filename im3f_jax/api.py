@@ -18,16 +18,25 @@ import numpy as np
 from im3f_jax.data.layout import lay_out
 from im3f_jax.data.persons import check_pairs, of_persons
 from im3f_jax.data.ratings import Ratings
+from im3f_jax.data.shards import Shards, lay_out_shards
 from im3f_jax.data.times import TimeColumns, TimeScale
 from im3f_jax.errors import Im3fWarning, InputError
 from im3f_jax.gibbs.sweep_info import effective_dimension
-from im3f_jax.inference.devices import block_sizes, choose_device, describe_device
+from im3f_jax.inference.devices import block_sizes, describe_device
 from im3f_jax.inference.memory import (
     estimate_draw_bytes,
     estimate_memory,
     format_bytes,
 )
 from im3f_jax.inference.run import Draws, Pairs, RunResult, map_settings, run
+from im3f_jax.inference.sharding import (
+    ALL_THE_SAME,
+    BY_SHARD,
+    Placement,
+    check_sharded,
+    choose_devices,
+    put,
+)
 from im3f_jax.inference.warm_start import fit_map
 from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
 from im3f_jax.model.factor_prior import (
@@ -100,6 +109,7 @@ class Model(ModelSpec):
         start_topics: int = 1,
         chain_method: str = "auto",
         device: Any = "auto",
+        devices: Any = None,
         progress: bool = True,
         store: str = "all",
         track_train: bool = True,
@@ -110,7 +120,8 @@ class Model(ModelSpec):
 
         As in numpyro, `num_samples` sweeps follow the warm-up and every thinning-th of
         them is kept. The same seed gives the same draws, bit for bit, on a CPU with the
-        same versions; on a GPU the same distribution.
+        same versions; on a GPU the same distribution; on another number of `devices`
+        other draws of the same distribution.
 
         Parameters
         ----------
@@ -134,6 +145,11 @@ class Model(ModelSpec):
         device
             "auto" (JAX's default), "cpu", "gpu" (fails where there is none), or a JAX
             device. The device is logged at the start and stands in the result.
+        devices
+            Several devices that share every chain, each with some of the users and all
+            their ratings: "all" (of the kind that `device` names, of all processes that
+            `jax.distributed.initialize` joined), a number of them, or a list of JAX
+            devices. Chains run one after another then. None is one device.
         progress
             Show a progress bar: sweeps/s, running test RMSE, topics in use.
         store
@@ -154,8 +170,9 @@ class Model(ModelSpec):
         Raises
         ------
         InputError
-            For a setting without meaning, a device that is not there, kept draws beyond
-            the memory limit; ratings without timestamps for a model that reads them;
+            For a setting without meaning, a device that is not there, a model whose
+            sweep does not run on several devices, kept draws beyond the memory limit;
+            ratings without timestamps for a model that reads them;
             pairs that a reciprocal model refuses.
         SamplingError
             If a draw is not finite.
@@ -181,8 +198,16 @@ class Model(ModelSpec):
             )
         if len(train) == 0:
             raise InputError("There are no training ratings.")
-        chosen = choose_device(device)
-        logger.info("device: %s", describe_device(chosen))
+        every = choose_devices(devices, device)
+        here = (d for d in every if d.process_index == jax.process_index(d.platform))
+        chosen = next(here, None)
+        if chosen is None:
+            raise InputError("None of the devices belongs to this process.")
+        described = describe_device(chosen)
+        if len(every) > 1:
+            described = f"{len(every)} x {described}"
+            check_sharded(self)
+        logger.info("device: %s", described)
         _check_test(train, test)
         if is_reciprocal(self):
             train, *rest = of_persons(
@@ -208,20 +233,30 @@ class Model(ModelSpec):
         scale = times = None
         if reads_times(self):
             scale, times = read_times(self, train, user, num_users)
-        layout, order = lay_out(
-            user,
-            item,
-            train.rating,
-            num_users,
-            num_items,
-            block_sizes(chosen),
-            times=times,
-            unordered=is_unordered(self),
-        )
+        given = user, item, train.rating, num_users, num_items
+        shards = mesh = None
+        if len(every) > 1:
+            shards = lay_out_shards(*given, len(every), block_sizes(chosen))
+            mesh = jax.sharding.Mesh(np.array(every), shards.layout.axis)
+            layout, order = shards.one(), shards.order
+            place = shards.place_of_rating
+        else:
+            layout, order = lay_out(
+                *given, block_sizes(chosen), times=times, unordered=is_unordered(self)
+            )
+            place = np.arange(len(train))
         pairs = _test_pairs(test, user_row, item_row, layout.chunk, scale)
+        test_place = np.arange(0 if test is None else len(test))
+        if shards is not None:
+            pairs, test_place = _spread(pairs, len(test_place), shards)
         at_once = chain_method == "vectorized" or (
-            chain_method == "auto" and chosen.platform != "cpu"
+            chain_method == "auto" and chosen.platform != "cpu" and shards is None
         )
+        if at_once and shards is not None:
+            raise InputError(
+                "chain_method is 'vectorized', but on several devices chains run "
+                "'sequential': each is shared by all of them."
+            )
         if has_franchise(self):
             if chain_method == "vectorized":
                 raise InputError(
@@ -230,7 +265,10 @@ class Model(ModelSpec):
                 )
             at_once = False
         needed = estimate_memory(
-            spec, layout, len(pairs.rating), num_chains if at_once else 1
+            spec,
+            layout,
+            len(pairs.rating) // len(every),
+            num_chains if at_once else 1,
         )["total"]
         logger.info("device memory, estimated: %s", format_bytes(needed))
         keeps = store == "all" and self.estimate == "posterior"
@@ -242,9 +280,15 @@ class Model(ModelSpec):
                 thinning,
                 memory_limit,
             )
-        data, pairs = jax.device_put((layout, pairs), chosen)
         arrays = jax.tree.map(lambda x: np.asarray(x, layout.rating.dtype), spec)
-        arrays = jax.device_put(arrays, chosen)
+        placement = None
+        if shards is None:
+            data, pairs, arrays = jax.device_put((layout, pairs, arrays), chosen)
+        else:
+            data, pairs = put((shards.layout, pairs), mesh, BY_SHARD)
+            arrays = put(arrays, mesh, ALL_THE_SAME)
+            users = np.append(shards.place_of_user, shards.place_of_new_user)
+            placement = Placement(mesh, users, num_items)
         with jax.default_device(chosen):
             if self.estimate == "map":
                 result = _fit_map(arrays, data, pairs, seed)
@@ -266,6 +310,7 @@ class Model(ModelSpec):
                         track_train=track_train,
                         progress=bar,
                         callback=callback,
+                        placement=placement,
                     )
         if result.spec is not None:
             spec = with_room_of(spec, result.spec)
@@ -274,7 +319,7 @@ class Model(ModelSpec):
         train_predictions = None
         if result.train_predictions is not None:
             train_predictions = np.empty(len(train))
-            train_predictions[order] = result.train_predictions[: len(train)]
+            train_predictions[order] = result.train_predictions[place]
         posterior = Posterior(
             spec=spec,
             users=train.users,
@@ -291,7 +336,7 @@ class Model(ModelSpec):
             num_samples=num_samples,
             thinning=thinning,
             seed=seed,
-            device=describe_device(chosen),
+            device=described,
             versions=_versions(),
             seconds=result.seconds,
             train_predictions=train_predictions,
@@ -301,7 +346,7 @@ class Model(ModelSpec):
         if train_predictions is not None:
             posterior._fitted.append((train, train_predictions))
         if test is not None:
-            posterior.test_predictions = result.test_predictions[: len(test)]
+            posterior.test_predictions = result.test_predictions[test_place]
             posterior._fitted.append((test, posterior.test_predictions))
         _warn(posterior)
         return posterior
@@ -969,6 +1014,27 @@ def _test_pairs(
             found = scale.columns(times_of(test, "test"), user[:count])
             times.bin[:count], times.drift[:count] = found
     return Pairs(user, item, rating, np.int32(count), chunk, times)
+
+
+def _spread(pairs: Pairs, count: int, shards: Shards) -> tuple[Pairs, np.ndarray]:
+    """Cut test pairs into shards; with the place of each among those of all."""
+    place, counts = shards.spread(pairs.user[:count], pairs.chunk)
+    size = -(-counts.max() // pairs.chunk) * pairs.chunk
+
+    def spread(values):
+        result = np.zeros(shards.number * size, values.dtype)
+        result[place] = values[:count]
+        return result
+
+    rows = shards.row_of_user(pairs.user[:count]).astype(np.int32)
+    spread_pairs = Pairs(
+        spread(rows),
+        spread(pairs.item),
+        spread(pairs.rating),
+        counts.astype(np.int32),
+        pairs.chunk,
+    )
+    return spread_pairs, place
 
 
 def _check_host_memory(

@@ -26,7 +26,9 @@ __all__ = [
     "RowBlocks",
     "bucket",
     "colour_rows",
+    "cut_rows",
     "lay_out",
+    "row_padding",
 ]
 
 Array = Any  # numpy on the host, jax on a device
@@ -87,6 +89,9 @@ class RatingLayout:
     Rows beyond `num_users` and `num_items` and ratings beyond `num_ratings` are
     padding; at least one of each exists. The numbers are traced: they do not
     recompile.
+
+    Where devices share the ratings (`data.shards`), this is what one of them sees: the
+    ratings of some users, all rows of items, and the numbers of its own.
     """
 
     user: Array  # int32, shape (N,), ascending
@@ -103,6 +108,8 @@ class RatingLayout:
     # Of each rating, for models of time only, which read them:
     times: TimeColumns | None = None
     pairs: PairBlocks | None = None  # where pairs are unordered; users are items then
+    # Name of the axis that counts the shards, where devices share the ratings.
+    axis: str | None = field(default=None, metadata={"static": True})
 
 
 def bucket(size: int, minimum: int = 64) -> int:
@@ -151,8 +158,8 @@ def lay_out(
     num_ratings = len(rating)
     order = np.lexsort((item, user))
     padded = bucket(num_ratings + 1)
-    user_rows, user_batch = _row_padding(num_users, sizes.rows)
-    item_rows, item_batch = _row_padding(num_items, sizes.rows)
+    user_rows, user_batch = row_padding(num_users, sizes.rows)
+    item_rows, item_batch = row_padding(num_items, sizes.rows)
 
     def pad(values: np.ndarray, fill: int, dtype: Any) -> np.ndarray:
         result = np.full(padded, fill, dtype)
@@ -170,7 +177,7 @@ def lay_out(
         num_ratings=np.int32(num_ratings),
         num_users=np.int32(num_users),
         num_items=np.int32(num_items),
-        user_blocks=_cut(
+        user_blocks=cut_rows(
             by_user[:num_ratings],
             by_item[:num_ratings],
             position,
@@ -180,7 +187,7 @@ def lay_out(
             padded - 1,
             sizes,
         ),
-        item_blocks=_cut(
+        item_blocks=cut_rows(
             by_item[item_order],
             by_user[item_order],
             item_order,
@@ -277,7 +284,7 @@ def _pair_blocks(
     position = np.arange(len(first))
     row, other = np.append(first, second), np.append(second, first)
     order = np.lexsort((other, place[row]))
-    blocks = _cut(
+    blocks = cut_rows(
         place[row][order],
         other[order],
         np.append(position, position)[order],
@@ -298,14 +305,18 @@ def _least_work(counts: np.ndarray, largest: int, overhead: int, sizes: int) -> 
     )
 
 
-def _row_padding(rows: int, batch_rows: int) -> tuple[int, int]:
-    """Rows with padding (at least one), and rows a batch, which divides them."""
+def row_padding(rows: int, batch_rows: int, parts: int = 1) -> tuple[int, int]:
+    """Rows with padding (at least one), and rows a batch, which divides them.
+
+    `parts` divides the rows a batch.
+    """
     batches = -(-(rows + 1) // batch_rows)
     per_batch = bucket(-(-(rows + 1) // batches))
+    per_batch += -per_batch % parts
     return batches * per_batch, per_batch
 
 
-def _cut(
+def cut_rows(
     row: np.ndarray,
     other: np.ndarray,
     position: np.ndarray,
@@ -314,16 +325,33 @@ def _cut(
     empty_other: int,
     empty_position: int,
     sizes: BlockSizes,
+    group: int | None = None,
 ) -> RowBlocks:
-    """Cut ratings that are sorted by row into blocks, groups and batches."""
-    block, group = sizes.block, sizes.group
+    """Cut ratings that are sorted by row into blocks, groups and batches.
+
+    Parameters
+    ----------
+    row, other, position
+        Row, row of the other side, and canonical place of each rating, shape (n,).
+    rows, batch_rows
+        Rows with padding, and rows a batch.
+    empty_other, empty_position
+        What padding points at.
+    sizes
+        Block sizes.
+    group
+        Blocks a group; None: as many as `sizes` says, or fewer where no batch has so
+        many.
+    """
+    block = sizes.block
     counts = np.bincount(row, minlength=rows)
     row_start = np.cumsum(counts) - counts
     blocks_of_row = -(-counts // block)
     row_of_block = np.repeat(np.arange(rows), blocks_of_row)
     batch_of_block = row_of_block // batch_rows
     blocks_of_batch = np.bincount(batch_of_block, minlength=rows // batch_rows)
-    group = min(group, bucket(max(1, int(blocks_of_batch.max())), 16))
+    if group is None:
+        group = min(sizes.group, bucket(max(1, int(blocks_of_batch.max())), 16))
     groups_of_batch = -(-blocks_of_batch // group)
     batch_start = np.concatenate([[0], np.cumsum(groups_of_batch)])
     # A batch's blocks begin at a group of its own.

@@ -21,6 +21,7 @@ from jax import Array, lax
 from im3f_jax.gibbs.state import BiasPriorState
 from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
 from im3f_jax.model.scalars import InverseGamma
+from im3f_jax.numerics.collectives import any_across, own_key, sum_across
 from im3f_jax.numerics.linalg import draw_gaussian_in_order, draw_gaussians
 from im3f_jax.numerics.parameters import InverseGammaParameters, NormalParameters
 from im3f_jax.numerics.random import log_gamma, standard_normal
@@ -83,6 +84,7 @@ def conditional_bias_variance(
     topic_mean: Array,
     statistics: BiasStatistics,
     by_topic: bool = False,
+    axis: str | None = None,
 ) -> InverseGammaParameters:
     """sigma_0^2 given the biases of occupied cells, those of empty ones summed out.
 
@@ -90,7 +92,7 @@ def conditional_bias_variance(
     b + sum (c_u[k] - mu_k)^2 / 2 over the same cells.
     """
     occupied = statistics.count > 0
-    return _variance(prior, bias - topic_mean[None], occupied, by_topic)
+    return _variance(prior, bias - topic_mean[None], occupied, by_topic, axis)
 
 
 def conditional_topic_mean_variance(
@@ -110,6 +112,7 @@ def conditional_topic_means(
     topic_mean_variance: Array,
     center: Array,
     rating_variance: Array,
+    axis: str | None = None,
 ) -> NormalParameters:
     """mu_k with this side's biases summed out.
 
@@ -121,8 +124,8 @@ def conditional_topic_means(
     # w = n / (n sigma_0^2 + sigma^2): 0 in an empty cell, and w x mean residual =
     # total / (n sigma_0^2 + sigma^2).
     spread = count * variance + rating_variance
-    weight = jnp.sum(count / spread, axis=0)
-    pull = jnp.sum(statistics.total / spread, axis=0)
+    weight = sum_across(jnp.sum(count / spread, axis=0), axis)
+    pull = sum_across(jnp.sum(statistics.total / spread, axis=0), axis)
     shrink = 1 + topic_mean_variance * weight
     return NormalParameters(
         mean=(center + topic_mean_variance * pull) / shrink,
@@ -131,7 +134,10 @@ def conditional_topic_means(
 
 
 def conditional_shared_variance(
-    prior: InverseGamma, shared: Array, statistics: BiasStatistics
+    prior: InverseGamma,
+    shared: Array,
+    statistics: BiasStatistics,
+    axis: str | None = None,
 ) -> InverseGammaParameters:
     """omega^2 given the shared parts of rows with a rating, the others summed out.
 
@@ -139,7 +145,7 @@ def conditional_shared_variance(
     over the same rows; rows of padding have none.
     """
     rated = jnp.any(statistics.count > 0, axis=1)
-    return _variance(prior, shared, rated, by_topic=False)
+    return _variance(prior, shared, rated, by_topic=False, axis=axis)
 
 
 def conditional_shared_topic_means(
@@ -150,6 +156,7 @@ def conditional_shared_topic_means(
     center: Array,
     rating_variance: Array,
     by_topic: bool = False,
+    axis: str | None = None,
 ) -> SharedMeanParameters:
     """All mu together, with both parts of this side's biases summed out.
 
@@ -176,11 +183,18 @@ def conditional_shared_topic_means(
     else:
         cross = jnp.matmul(weight.T, tied, precision="highest")
     diagonal = jnp.eye(weight.shape[1], dtype=bool)
-    cross = jnp.where(diagonal, 0, cross)
-    alone = jnp.sum(damp * weight, axis=0) + _sum_over_topics(cross, by_topic)
     linear = damp * (pull + shared_variance * (row_weight * pull - row_pull * weight))
+    cross, own, linear = sum_across(
+        (
+            jnp.where(diagonal, 0, cross),
+            jnp.sum(damp * weight, axis=0),
+            jnp.sum(linear, axis=0),
+        ),
+        axis,
+    )
+    alone = own + _sum_over_topics(cross, by_topic)
     return SharedMeanParameters(
-        linear=jnp.sqrt(topic_mean_variance) * jnp.sum(linear, axis=0),
+        linear=jnp.sqrt(topic_mean_variance) * linear,
         precision=jnp.where(
             diagonal,
             1 + topic_mean_variance * alone[None],
@@ -240,6 +254,7 @@ def resample_biases(
     statistics: BiasStatistics,
     rating_variance: Array,
     by_topic: bool = False,
+    axis: str | None = None,
 ) -> tuple[Array, BiasPriorState]:
     """Draw variances, topic means, shared parts and biases of a side.
 
@@ -261,6 +276,8 @@ def resample_biases(
     by_topic
         Draw noise and take sums topic by topic, so that the first topics do not
         depend on how many there are, bit for bit; static.
+    axis
+        Of shards that each hold some of the rows.
 
     Returns
     -------
@@ -280,7 +297,7 @@ def resample_biases(
         variance = _draw_variance(
             variance_key,
             conditional_bias_variance(
-                prior.variance, bias, state.topic_mean, statistics, by_topic
+                prior.variance, bias, state.topic_mean, statistics, by_topic, axis
             ),
         )
     if isinstance(prior.topic_mean_variance, InverseGamma):
@@ -290,7 +307,7 @@ def resample_biases(
                 prior.topic_mean_variance,
                 state.topic_mean,
                 prior.topic_mean,
-                jnp.any(statistics.count > 0, axis=0),
+                any_across(jnp.any(statistics.count > 0, axis=0), axis),
                 by_topic,
             ),
         )
@@ -299,7 +316,9 @@ def resample_biases(
         if isinstance(prior.shared_variance, InverseGamma):
             shared_variance = _draw_variance(
                 more_keys[0],
-                conditional_shared_variance(prior.shared_variance, shared, statistics),
+                conditional_shared_variance(
+                    prior.shared_variance, shared, statistics, axis
+                ),
             )
         means = conditional_shared_topic_means(
             statistics,
@@ -309,23 +328,25 @@ def resample_biases(
             prior.topic_mean,
             rating_variance,
             by_topic,
+            axis,
         )
         z = _draw_means(means, noise, by_topic)
         topic_mean = prior.topic_mean + jnp.sqrt(spread) * z
         parts = conditional_shared(
             statistics, topic_mean, variance, shared_variance, rating_variance, by_topic
         )
-        noise = standard_normal(more_keys[1], shared.shape, dtype)
+        noise = standard_normal(own_key(more_keys[1], axis), shared.shape, dtype)
         shared = parts.mean + jnp.sqrt(parts.variance) * noise
         statistics = statistics._replace(
             total=statistics.total - _number(statistics) * shared[:, None]
         )
     else:
         means = conditional_topic_means(
-            statistics, variance, spread, prior.topic_mean, rating_variance
+            statistics, variance, spread, prior.topic_mean, rating_variance, axis
         )
         topic_mean = means.mean + jnp.sqrt(means.variance) * noise
     biases = conditional_biases(statistics, topic_mean, variance, rating_variance)
+    bias_key = own_key(bias_key, axis)
     if by_topic:
         noise = standard_normal(bias_key, bias.shape[::-1], dtype).T
     else:
@@ -376,7 +397,11 @@ def _sum_over_topics(values: Array, by_topic: bool = True) -> Array:
 
 
 def _variance(
-    prior: InverseGamma, deviation: Array, counted: Array, by_topic: bool
+    prior: InverseGamma,
+    deviation: Array,
+    counted: Array,
+    by_topic: bool,
+    axis: str | None = None,
 ) -> InverseGammaParameters:
     dtype = deviation.dtype
     count = jnp.sum(counted, dtype=jnp.int32).astype(dtype)
@@ -384,7 +409,7 @@ def _variance(
     if by_topic:
         each = jnp.sum(squares, axis=0) if squares.ndim > 1 else squares
         squares = _sum_over_topics(each)
-    squares = jnp.sum(squares)
+    count, squares = sum_across((count, jnp.sum(squares)), axis)
     return InverseGammaParameters(
         shape=prior.shape + 0.5 * count, scale=prior.scale + 0.5 * squares
     )

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from im3f_jax.model.scalars import Gamma
+from im3f_jax.numerics.collectives import own_key, sum_across, sums_before
 from im3f_jax.numerics.parameters import GammaParameters
 from im3f_jax.numerics.random import (
     chinese_restaurant_tables,
@@ -41,19 +42,30 @@ def conditional_table_concentration(
 
 
 def resample_table_concentration(
-    key: Array, prior: Gamma, concentration: Array, counts: Array, table_counts: Array
+    key: Array,
+    prior: Gamma,
+    concentration: Array,
+    counts: Array,
+    table_counts: Array,
+    axis: str | None = None,
 ) -> Array:
-    """Draw gamma, scalar, by way of the auxiliary w of each row with ratings."""
+    """Draw gamma, scalar, by way of the auxiliary w of each row with ratings.
+
+    `counts`, shape (rows, K), are those of the rows of a shard where `axis` is given;
+    `table_counts`, of any shape, are all.
+    """
     w_key, draw_key = jax.random.split(key)
+    w_key = own_key(w_key, axis)
     of_row = jnp.sum(counts, axis=1, dtype=jnp.int32)
     b = jnp.maximum(of_row, 1).astype(concentration.dtype)
     log_w, _ = log_beta_pair(w_key, jnp.broadcast_to(concentration, b.shape), b)
+    log_w = jnp.where(of_row > 0, log_w, 0)
+    if axis is not None:
+        log_w = sum_across(jnp.sum(log_w, keepdims=True), axis)
     return _draw(
         draw_key,
         conditional_table_concentration(
-            prior,
-            jnp.sum(table_counts, dtype=jnp.int32),
-            jnp.where(of_row > 0, log_w, 0),
+            prior, jnp.sum(table_counts, dtype=jnp.int32), log_w
         ),
     )
 
@@ -77,12 +89,20 @@ def resample_dish_concentration_of_weak_limit(
     concentration: Array,
     table_counts: Array,
     num_ratings: int,
+    axis: str | None = None,
 ) -> Array:
-    """Draw beta, scalar, before pi; `num_ratings` is static and bounds the tables."""
+    """Draw beta, scalar, before pi; `num_ratings` is static and bounds the tables.
+
+    `table_counts`, shape (K,), are those of a shard where `axis` is given.
+    """
     l_key, eta_key, draw_key = jax.random.split(key, 3)
     (num_topics,) = table_counts.shape
     share = jnp.broadcast_to(concentration / num_topics, (num_topics,))
-    drawn = chinese_restaurant_tables(l_key, table_counts[None], share, num_ratings)
+    before = None if axis is None else sums_before(table_counts, axis)[None]
+    drawn = chinese_restaurant_tables(
+        own_key(l_key, axis), table_counts[None], share, num_ratings, before
+    )
+    drawn, table_counts = sum_across((drawn, table_counts), axis)
     total = jnp.sum(table_counts, dtype=jnp.int32)
     log_eta, _ = log_beta_pair(
         eta_key, concentration, jnp.maximum(total, 1).astype(concentration.dtype)

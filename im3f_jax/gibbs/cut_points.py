@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from im3f_jax.model.likelihood import OPEN_END, Ordinal, bounds_of_levels
+from im3f_jax.numerics.collectives import sum_across
 from im3f_jax.numerics.random import standard_normal, truncated_normal
 from im3f_jax.numerics.reductions import sums_by_bin
 from im3f_jax.numerics.special import HALF_LOG_TWO_PI, log_normal_interval
@@ -46,6 +47,7 @@ def conditional_cut_points(
     mean: Array,
     valid: Array,
     root: Array | None = None,
+    axis: str | None = None,
 ) -> CutPointDensity:
     """Log density of g given the means, and its derivatives.
 
@@ -70,6 +72,8 @@ def conditional_cut_points(
         False for padding, bool, shape (N,).
     root
         Square root of each rating's relative precision, shape (N,); None: all 1.
+    axis
+        Of shards that each hold some of the ratings.
     """
     low, high = bounds_of_levels(level, mean, cut_points, root)
     # Stored: the compiler would repeat them in each of the sums.
@@ -90,6 +94,7 @@ def conditional_cut_points(
         terms = terms * jnp.stack([root, root, root**2, root**2, root**2])
     num_levels = len(likelihood.levels)
     sums = sums_by_bin(terms, jnp.where(valid, level, num_levels), num_levels)
+    sums = sum_across(sums, axis)
     prior = 1 / jnp.asarray(likelihood.cut_scale, mean.dtype) ** 2
     return CutPointDensity(
         log_mass=jnp.where(valid, log_mass, 0),
@@ -108,6 +113,7 @@ def resample_cut_points(
     mean: Array,
     valid: Array,
     root: Array | None = None,
+    axis: str | None = None,
 ) -> tuple[Array, Array]:
     """Move the cut points by Metropolis steps that leave their conditional as it is.
 
@@ -121,7 +127,7 @@ def resample_cut_points(
     ----------
     key
         A typed key.
-    likelihood, cut_points, level, mean, valid, root
+    likelihood, cut_points, level, mean, valid, root, axis
         As in `conditional_cut_points`.
 
     Returns
@@ -131,7 +137,7 @@ def resample_cut_points(
         1 or 0.
     """
     joint_key, even_key, odd_key = jax.random.split(key, 3)
-    given = likelihood, level, mean, valid, root
+    given = likelihood, level, mean, valid, root, axis
     cut_points, accepted = _move_all(joint_key, cut_points, given)
 
     def move_each(cut_points):
@@ -139,14 +145,14 @@ def resample_cut_points(
         return _move_some(odd_key, cut_points, 1, given)
 
     ones = valid.astype(mean.dtype)[None]
-    counts = sums_by_bin(ones, level, len(likelihood.levels))
+    counts = sum_across(sums_by_bin(ones, level, len(likelihood.levels)), axis)
     sparse = jnp.any(counts < SPARSE)
     return lax.cond(sparse, move_each, lambda g: g, cut_points), accepted
 
 
 def _density(cut_points, given) -> CutPointDensity:
-    likelihood, level, mean, valid, root = given
-    return conditional_cut_points(likelihood, cut_points, level, mean, valid, root)
+    likelihood, *others = given
+    return conditional_cut_points(likelihood, cut_points, *others)
 
 
 def _apart(cut_points: Array) -> Array:
@@ -169,7 +175,7 @@ def _move_all(key: Array, cut_points: Array, given) -> tuple[Array, Array]:
     there = _density(proposal, given)
     log_ratio = (
         # Summed by ratings: each sum by itself would round by more than it changes.
-        jnp.sum(there.log_mass - here.log_mass)
+        sum_across(jnp.sum(there.log_mass - here.log_mass), given[-1])
         + (there.log_prior - here.log_prior)
         + _log_t(cut_points, *_newton(proposal, there))
         - _log_t(proposal, centre, root)
@@ -214,7 +220,7 @@ def _log_t(value: Array, centre: Array, root: Array) -> Array:
 
 def _move_some(key: Array, cut_points: Array, first: int, given) -> Array:
     """Move every other cut point: given the rest they are independent."""
-    likelihood, level, *_ = given
+    likelihood, level, *_, axis = given
     draw_key, accept_key = jax.random.split(key)
     end = jnp.full(1, OPEN_END, cut_points.dtype)
     below = jnp.concatenate([-end, cut_points[:-1]])
@@ -241,6 +247,7 @@ def _move_some(key: Array, cut_points: Array, first: int, given) -> Array:
     gain = sums_by_bin(
         (there.log_mass - here.log_mass)[None], level, len(likelihood.levels)
     )[0]
+    gain = sum_across(gain, axis)
     prior = -0.5 * (proposal**2 - cut_points**2) / likelihood.cut_scale**2
     log_ratio = (
         gain[:-1]

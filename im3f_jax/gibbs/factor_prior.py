@@ -8,6 +8,7 @@ from jax import Array
 
 from im3f_jax.gibbs.state import FactorPriorState
 from im3f_jax.model.factor_prior import IsotropicNormal, NormalWishart
+from im3f_jax.numerics.collectives import sum_across
 from im3f_jax.numerics.random import normal_wishart
 
 __all__ = [
@@ -27,7 +28,7 @@ class NormalWishartParameters(NamedTuple):
 
 
 def conditional_factor_prior(
-    prior: NormalWishart, factors: Array, num_rows: Array
+    prior: NormalWishart, factors: Array, num_rows: Array, axis: str | None = None
 ) -> NormalWishartParameters:
     """Full conditional of (mu, Lambda) given a side's factors.
 
@@ -45,14 +46,17 @@ def conditional_factor_prior(
         Shape (rows, D), 0 in rows of padding.
     num_rows
         n, the number of rows that are not padding.
+    axis
+        Of shards that each hold some of the rows.
     """
     dim = factors.shape[1]
     dtype = factors.dtype
-    count = num_rows.astype(dtype)
+    count = sum_across(num_rows.astype(dtype), axis)
     valid = (jnp.arange(factors.shape[0], dtype=jnp.int32) < num_rows).astype(dtype)
-    mean = jnp.sum(factors, axis=0) / count
+    mean = sum_across(jnp.sum(factors, axis=0), axis) / count
     centred = (factors - mean[None]) * valid[:, None]
     scatter = jnp.matmul(centred.T, centred, precision="highest")
+    scatter = sum_across(scatter, axis)
     shift = prior.mean - mean
     shrink = prior.mean_precision * count / (prior.mean_precision + count)
     return NormalWishartParameters(
@@ -68,21 +72,20 @@ def conditional_factor_prior(
 
 @singledispatch
 def resample_factor_prior(
-    prior, key: Array, factors: Array, num_rows: Array
+    prior, key: Array, factors: Array, num_rows: Array, axis: str | None = None
 ) -> FactorPriorState:
     """Draw mean and precision of a side's factors; a method for each prior."""
     raise TypeError(f"no factor prior: {prior!r}")
 
 
 @resample_factor_prior.register
-def _(prior: NormalWishart, key, factors, num_rows):
-    return FactorPriorState(
-        *normal_wishart(key, *conditional_factor_prior(prior, factors, num_rows))
-    )
+def _(prior: NormalWishart, key, factors, num_rows, axis=None):
+    given = conditional_factor_prior(prior, factors, num_rows, axis)
+    return FactorPriorState(*normal_wishart(key, *given))
 
 
 @resample_factor_prior.register
-def _(prior: IsotropicNormal, key, factors, num_rows):
+def _(prior: IsotropicNormal, key, factors, num_rows, axis=None):
     dim = factors.shape[1]
     return FactorPriorState(
         mean=jnp.zeros(dim, factors.dtype),

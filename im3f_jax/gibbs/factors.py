@@ -8,6 +8,7 @@ from jax import Array, lax
 
 from im3f_jax.data.layout import PairBlocks, RowBlocks
 from im3f_jax.gibbs.state import FactorPriorState
+from im3f_jax.numerics.collectives import all_rows, own_rows, sum_of_own_rows
 from im3f_jax.numerics.linalg import draw_gaussians, weighted_moments
 from im3f_jax.numerics.random import standard_normal
 
@@ -92,11 +93,14 @@ def resample_factors(
     num_rows: Array,
     precision: Array | None = None,
     other_row: Array | None = None,
+    axis: str | None = None,
 ) -> Array:
     """Draw a side's factors from `conditional_factors`, shape (rows, D).
 
     Rows are taken in batches, so that rows x D x D numbers are never held at once.
-    Rows beyond `num_rows` are padding and become 0.
+    Rows beyond `num_rows` are padding and become 0. Where shards, counted by `axis`,
+    hold ratings of the same rows, sums go to the shard that draws the row: of each
+    batch every shard draws its part.
     """
     num_batches = blocks.batch_start.shape[0] - 1
     dim = other_factors.shape[1]
@@ -115,8 +119,10 @@ def resample_factors(
             root,
             batch,
             other_row,
+            axis,
         )
-        return draw_gaussians(precision, linear, noise)
+        drawn = draw_gaussians(precision, linear, own_rows(noise, axis))
+        return all_rows(drawn, axis)
 
     factors = lax.map(
         draw, (jnp.arange(num_batches), noise.reshape(num_batches, -1, dim))
@@ -195,8 +201,12 @@ def _batch_parameters(
     root: Array | None,
     batch: Array,
     other_row: Array | None = None,
+    axis: str | None = None,
 ) -> FactorParameters:
-    """Natural parameters of one batch of rows, summed group by group."""
+    """Natural parameters of one batch of rows, summed group by group.
+
+    Of a shard's part of the batch, where `axis` counts the shards.
+    """
     dim = other_factors.shape[1]
     dtype = other_factors.dtype
     rows = blocks.rows // (blocks.batch_start.shape[0] - 1)
@@ -221,6 +231,7 @@ def _batch_parameters(
         add_group,
         (jnp.zeros((rows, dim, dim), dtype), jnp.zeros((rows, dim), dtype)),
     )
+    gram, linear = sum_of_own_rows(gram, axis), sum_of_own_rows(linear, axis)
     pull = jnp.matmul(prior.precision, prior.mean, precision="highest")
     return FactorParameters(
         linear=pull[None] + linear / rating_variance,

@@ -33,6 +33,7 @@ from im3f_jax.model.spec import ModelSpec, weight_sides
 from im3f_jax.model.time_effects import NoTime, TimeBins, time_of_ratings
 from im3f_jax.model.topic_factors import TopicFactors, topic_factors_of_ratings
 from im3f_jax.model.topic_prior import CRF, HDP, FiniteDirichlet, stored_topics
+from im3f_jax.numerics.collectives import own_key, sum_across
 from im3f_jax.numerics.linalg import dots_of_pairs
 from im3f_jax.numerics.reductions import count_by_cell
 
@@ -87,7 +88,8 @@ def init_state(
     prior = _factor_prior(spec.factor_prior, spec.latent_dim, dtype)
     increments = None
     if user_factors is None:
-        user_factors = _factors(next(keys), prior, data.user_rows)
+        user_key = own_key(next(keys), data.axis)
+        user_factors = _factors(user_key, prior, data.user_rows)
     if item_factors is None:
         item_factors = _factors(next(keys), prior, data.item_rows)
     if is_unordered(spec):
@@ -101,6 +103,7 @@ def init_state(
 
     def scatter(key, num_topics):
         most = jnp.clip(start_topics, 1, max(num_topics, 1)).astype(jnp.int32)
+        key = own_key(key, data.axis)
         uniform = jax.random.uniform(key, (num_ratings,), dtype)
         topic = (uniform * most.astype(dtype)).astype(jnp.int32)
         return jnp.minimum(topic, most - 1)
@@ -112,7 +115,7 @@ def init_state(
         spec, (data.user, data.user_rows), (data.item, data.item_rows)
     )
 
-    def weights(prior, key, row, topic):
+    def weights(prior, key, row, topic, shared=False):
         row, rows = row
         shape = rows, stored_topics(prior)
         start = _weights(prior, shape, dtype)
@@ -122,7 +125,9 @@ def init_state(
         counts = count_by_cell(valid, row, topic, shape)
         if isinstance(prior, CRF):
             start = start._replace(seating=_seating(prior, valid, row, topic, shape[0]))
-        return resample_topic_weights(prior, key, start, counts, num_ratings)
+        return resample_topic_weights(
+            prior, key, start, counts, num_ratings, data.axis, shared
+        )
 
     state = State(
         user_factors=jnp.where(users[:, None], user_factors, 0).astype(dtype),
@@ -150,6 +155,7 @@ def init_state(
             next(keys),
             item_topic_row,
             item_topic,
+            shared=True,
         ),
         rating_variance=jnp.maximum(
             jnp.asarray(start_value(spec.likelihood.variance), dtype),
@@ -189,12 +195,13 @@ def _draw_biases(
         response -= topic_factors_of_ratings(
             state.topic_factors, data.user, data.item, topics
         )
+    axis = data.axis
     sides = (
-        ("user", data.user, state.item_topic_of_rating, spec.item_topic_prior),
-        ("item", data.item, state.user_topic_of_rating, spec.user_topic_prior),
+        ("user", data.user, state.item_topic_of_rating, spec.item_topic_prior, axis),
+        ("item", data.item, state.user_topic_of_rating, spec.user_topic_prior, None),
     )
     for side_key, side in zip(jax.random.split(key), sides, strict=True):
-        name, row, topic, topic_prior = side
+        name, row, topic, topic_prior, rows_axis = side
         bias = getattr(state, f"{name}_bias")
         if not bias.shape[1]:
             continue
@@ -221,14 +228,18 @@ def _draw_biases(
                 user_bias_prior=own,
                 item_bias_prior=own,
             )
+        statistics = bias_statistics(response, valid, row, topic, bias.shape)
+        if name == "item":
+            statistics = sum_across(statistics, axis)
         bias, own = resample_biases(
             side_key,
             replace(prior, **fixed),
             own,
             bias,
-            bias_statistics(response, valid, row, topic, bias.shape),
+            statistics,
             state.rating_variance,
             by_topic=isinstance(topic_prior, CRF),
+            axis=rows_axis,
         )
         response -= bias[row, topic]
         state = state._replace(**{f"{name}_bias": bias, f"{name}_bias_prior": own})
@@ -297,6 +308,7 @@ def _(likelihood: Ordinal, data):
     level = likelihood.level_of(data.rating)
     shape = 1, len(likelihood.levels)
     counts = count_by_cell(valid, jnp.zeros_like(level), level, shape)[0]
+    counts = sum_across(counts, data.axis)
     share = counts.astype(dtype) + 0.5
     share = share / jnp.sum(share)
     cut_points = ndtri(jnp.cumsum(share)[:-1])

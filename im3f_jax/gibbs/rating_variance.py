@@ -35,7 +35,7 @@ def conditional_rating_variance(
     squared_error
         Sum of squared residuals, squared rating scale, scalar.
     num_ratings
-        N, int32 scalar.
+        N, scalar of any type.
     """
     prior = likelihood.variance
     return TruncatedInverseGamma(

@@ -11,6 +11,7 @@ from im3f_jax.gibbs.cut_points import resample_cut_points
 from im3f_jax.gibbs.latent_ratings import resample_latent_ratings
 from im3f_jax.gibbs.state import State
 from im3f_jax.model.likelihood import Ordinal
+from im3f_jax.numerics.collectives import own_key
 from im3f_jax.numerics.linalg import dots_of_pairs
 
 __all__ = ["resample_response"]
@@ -62,7 +63,15 @@ def _(likelihood: Ordinal, key, state, data, valid, parts, root):
     )
     level = likelihood.level_of(data.rating)
     cut_points, accepted = resample_cut_points(
-        cut_key, likelihood, state.cut_points, level, mean, valid, root
+        cut_key,
+        likelihood,
+        state.cut_points,
+        level,
+        mean,
+        valid,
+        root,
+        axis=data.axis,
     )
+    latent_key = own_key(latent_key, data.axis)
     latent = resample_latent_ratings(latent_key, level, mean, cut_points, root)
     return latent, cut_points, accepted

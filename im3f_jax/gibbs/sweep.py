@@ -41,6 +41,7 @@ from im3f_jax.model.topic_factors import topic_factors_of_ratings
 from im3f_jax.model.topic_prior import (
     CRF,
 )
+from im3f_jax.numerics.collectives import num_shards, own_key, sum_across
 from im3f_jax.numerics.linalg import dots_of_pairs
 from im3f_jax.numerics.reductions import count_by_cell, sum_by_cell
 
@@ -61,6 +62,10 @@ def gibbs_sweep(
     precisions of the noise. The factors' inner products are computed once, after the
     factors. A side without topics, or with one, skips the blocks that have nothing to
     draw; with topic factors no tables move. A reciprocal model has a sweep of its own.
+
+    Where devices share the ratings (`data.axis`), each draws its own users and the
+    topics of its own ratings; items, weights and variances are drawn from sums over all
+    shards, and are the same on all of them.
 
     Parameters
     ----------
@@ -90,6 +95,7 @@ def gibbs_sweep(
         response_key, topic_factor_key = jax.random.split(response_key)
     room = table_room(data.rating.shape[0])
     valid = jnp.arange(data.rating.shape[0], dtype=jnp.int32) < data.num_ratings
+    axis, shards = data.axis, num_shards(data.axis)
     users, items = state.user_bias.shape, state.item_bias.shape
     # Whose weights the topics are drawn from.
     row_of_user_topic, row_of_item_topic = weight_sides(spec, data.user, data.item)
@@ -123,7 +129,7 @@ def gibbs_sweep(
     increments = state.column_increments
     if increments is None:
         user_prior = resample_factor_prior(
-            spec.factor_prior, user_key, state.user_factors, data.num_users
+            spec.factor_prior, user_key, state.user_factors, data.num_users, axis=axis
         )
         item_prior = resample_factor_prior(
             spec.factor_prior, item_key, state.item_factors, data.num_items
@@ -141,7 +147,7 @@ def gibbs_sweep(
     x = response if product is None else response - product
     x = jnp.where(valid, x - user_part - item_part, 0)
     user_factors = resample_factors(
-        next(keys),
+        own_key(next(keys), axis),
         user_prior,
         x,
         state.item_factors,
@@ -159,6 +165,7 @@ def gibbs_sweep(
         data.item_blocks,
         data.num_items,
         precision,
+        axis=axis,
     )
 
     # Topics, given factors and biases; then their weights.
@@ -205,7 +212,7 @@ def gibbs_sweep(
         reach = reachable(spec.item_topic_prior, item_weights)
         near = within_reach(item_weights, reach)
         drawn = resample_topics(
-            item_key,
+            own_key(item_key, axis),
             x - item_part,
             row_of_item_topic,
             data.user,
@@ -233,6 +240,7 @@ def gibbs_sweep(
                 data.chunk,
                 room,
                 precision,
+                axis=axis,
             )
             item_topic = stay(drawn, item_topic, reach)
         user_part = bias_of_ratings(state.user_bias, data.user, item_topic)
@@ -255,10 +263,10 @@ def gibbs_sweep(
         user_weights = user_weights._replace(seating=seating)
         item_part = bias_of_ratings(item_bias, data.item, user_topic)
     elif items[1] > 1:
-        reach = reachable(spec.user_topic_prior, user_weights)
+        reach = reachable(spec.user_topic_prior, user_weights, shards)
         near = within_reach(user_weights, reach)
         drawn = resample_topics(
-            user_key,
+            own_key(user_key, axis),
             x - user_part,
             row_of_user_topic,
             data.item,
@@ -274,7 +282,7 @@ def gibbs_sweep(
         user_topic = stay(drawn, user_topic, reach)
         if topic_factors is None:
             drawn = resample_table_topics(
-                next(keys),
+                own_key(next(keys), axis),
                 x - user_part,
                 row_of_user_topic,
                 data.item,
@@ -296,10 +304,21 @@ def gibbs_sweep(
         valid, row_of_item_topic, item_topic, item_weights.log_row_weights.shape
     )
     user_weights = resample_topic_weights(
-        spec.user_topic_prior, next(keys), user_weights, user_counts, valid.shape[0]
+        spec.user_topic_prior,
+        next(keys),
+        user_weights,
+        user_counts,
+        valid.shape[0],
+        axis=axis,
     )
     item_weights = resample_topic_weights(
-        spec.item_topic_prior, next(keys), item_weights, item_counts, valid.shape[0]
+        spec.item_topic_prior,
+        next(keys),
+        item_weights,
+        item_counts,
+        valid.shape[0],
+        axis=axis,
+        shared=True,
     )
 
     if topic_factors is not None:
@@ -320,6 +339,7 @@ def gibbs_sweep(
             statistics,
             state.rating_variance,
             by_topic=isinstance(spec.item_topic_prior, CRF),
+            axis=axis,
         )
         user_part = bias_of_ratings(user_bias, data.user, item_topic)
     if items[1]:
@@ -331,7 +351,7 @@ def gibbs_sweep(
             spec.item_bias_prior,
             item_bias_prior,
             item_bias,
-            statistics,
+            sum_across(statistics, axis),
             state.rating_variance,
             by_topic=isinstance(spec.user_topic_prior, CRF),
         )
@@ -348,8 +368,8 @@ def gibbs_sweep(
         next(keys),
         spec.likelihood,
         state.rating_variance,
-        jnp.sum(weighted),
-        data.num_ratings,
+        sum_across(jnp.sum(weighted), axis),
+        sum_across(data.num_ratings.astype(weighted.dtype), axis),
     )
     noise = _resample_noise(
         spec, noise_key, state.noise, data, squares, rating_variance

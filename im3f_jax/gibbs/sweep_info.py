@@ -9,6 +9,7 @@ from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.log_joint import log_joint
 from im3f_jax.model.noise import precision_of_ratings
 from im3f_jax.model.spec import ModelSpec
+from im3f_jax.numerics.collectives import sum_across
 
 __all__ = ["describe_sweep", "effective_dimension"]
 
@@ -38,25 +39,31 @@ def describe_sweep(
     squares
         Squared residuals from `mean`, 0 in padding, shape (N,).
     user_counts, item_counts
-        Ratings in each (row, topic) cell, int32, shapes (rows, K).
+        Ratings in each (row, topic) cell, int32, shapes (rows, K); of this shard.
     accepted
         1 if the cut points were moved, 0 if not, scalar.
     """
-    dtype = squares.dtype
+    dtype, axis = squares.dtype, data.axis
     squared_error = jnp.sum(squares)
     precision = precision_of_ratings(state.noise, data.user, data.item)
     weighted = squared_error if precision is None else jnp.sum(precision * squares)
     log_joint_now = log_joint(
-        state, spec, data, weighted, (user_counts, item_counts), mean
+        state,
+        spec,
+        data,
+        weighted,
+        (user_counts, sum_across(item_counts, axis)),
+        mean,
     )
     if isinstance(spec.likelihood, Ordinal):  # on the scale of the ratings themselves
         root = None if precision is None else jnp.sqrt(precision)
         expected = spec.likelihood.expected_rating(mean, state.cut_points, root)
         valid = jnp.arange(mean.shape[0], dtype=jnp.int32) < data.num_ratings
         squared_error = jnp.sum(jnp.where(valid, (data.rating - expected) ** 2, 0))
-    num_user_topics, effective_user_topics = _occupied(user_counts, dtype)
-    num_item_topics, effective_item_topics = _occupied(item_counts, dtype)
-    count = data.num_ratings.astype(dtype)
+    squared_error = sum_across(squared_error, axis)
+    num_user_topics, effective_user_topics = _occupied(user_counts, dtype, axis)
+    num_item_topics, effective_item_topics = _occupied(item_counts, dtype, axis)
+    count = sum_across(data.num_ratings.astype(dtype), axis)
     return SweepInfo(
         log_joint=log_joint_now,
         rating_variance=state.rating_variance,
@@ -79,12 +86,16 @@ def describe_sweep(
         item_noise_shape=_shape_or_infinite(state.noise.item_shape, dtype),
         item_time_variance=_variance_or_zero(state.time.item_variance, dtype),
         user_drift_variance=_variance_or_zero(state.time.user_variance, dtype),
-        effective_dimension=effective_dimension(state.user_factors, state.item_factors),
+        effective_dimension=effective_dimension(
+            state.user_factors, state.item_factors, axis
+        ),
         cut_points_accepted=accepted,
     )
 
 
-def effective_dimension(user_factors: Array, item_factors: Array) -> Array:
+def effective_dimension(
+    user_factors: Array, item_factors: Array, axis: str | None = None
+) -> Array:
     """exp(entropy of the columns' shares of the energy of the product), a scalar.
 
     Column h has the energy |a_h|^2 |b_h|^2, the squared norm of its part of A B'. 1
@@ -94,9 +105,11 @@ def effective_dimension(user_factors: Array, item_factors: Array) -> Array:
     ----------
     user_factors, item_factors
         Shapes (user rows, D) and (item rows, D), 0 in rows of padding.
+    axis
+        Of shards that each hold some of the users.
     """
     users, items = (jnp.sum(x**2, axis=0) for x in (user_factors, item_factors))
-    energy = users * items
+    energy = sum_across(users, axis) * items
     return _exp_entropy(energy / jnp.sum(energy))
 
 
@@ -114,12 +127,14 @@ def _shape_or_infinite(shape: Array | None, dtype) -> Array:
     return jnp.full((), jnp.inf, dtype) if shape is None else shape
 
 
-def _occupied(counts: Array, dtype) -> tuple[Array, Array]:
+def _occupied(counts: Array, dtype, axis: str | None) -> tuple[Array, Array]:
     """Topics with a rating, and exp(entropy of the topics' shares of ratings)."""
     if not counts.shape[1]:
         return jnp.zeros((), jnp.int32), jnp.zeros((), dtype)
-    of_topic = jnp.sum(counts, axis=0, dtype=jnp.int32)
-    share = of_topic.astype(dtype) / jnp.sum(of_topic).astype(dtype)
+    # In all shards there may be more than int32 counts.
+    of_topic = jnp.sum(counts, axis=0, dtype=jnp.int32).astype(dtype)
+    of_topic = sum_across(of_topic, axis)
+    share = of_topic / jnp.sum(of_topic)
     return jnp.sum(of_topic > 0, dtype=jnp.int32), _exp_entropy(share)
 
 

@@ -32,11 +32,17 @@ def conditional_table_counts(concentration: Array, max_customers: int) -> Array:
 
 
 def resample_table_counts(
-    key: Array, counts: Array, concentration: Array, num_ratings: int
+    key: Array,
+    counts: Array,
+    concentration: Array,
+    num_ratings: int,
+    before: Array | None = None,
 ) -> Array:
     """Draw the number of tables of each topic, summed over rows: int32, shape (K,).
 
     `counts` are the ratings in each cell, int32, shape (rows, K); `concentration` is
     gamma pi, shape (K,); `num_ratings`, static, is at least the sum of the counts.
+    Where other shards have ratings of the same rows, those of the shards before are
+    `before`, in the shape of `counts`, and their tables are not counted.
     """
-    return chinese_restaurant_tables(key, counts, concentration, num_ratings)
+    return chinese_restaurant_tables(key, counts, concentration, num_ratings, before)

@@ -6,6 +6,12 @@ tables, each draws its topic anew, and its ratings follow: the dish step of the 
 franchise, for all tables at once. Rating by rating a row that has settled in a topic
 leaves it only against all its other ratings; chains then keep the number of topics
 that they start with (bench/mixing.py).
+
+Where shards hold the ratings of a row together, one of them moves its ratings of the
+row, given the topics of the others: to these the n_k ratings of the others in topic k
+are part of the prior, so that gamma pi_k + n_k stands in the place of gamma pi_k. Which
+shard that is, is drawn anew in every sweep. Rows being independent given pi, all shards
+are at work, each on other rows.
 """
 
 import jax
@@ -14,19 +20,35 @@ from jax import Array, lax
 
 from im3f_jax.gibbs.state import TopicWeights
 from im3f_jax.model.topic_prior import row_concentration
+from im3f_jax.numerics.collectives import num_shards, own_key, sum_across
 from im3f_jax.numerics.random import (
     chinese_restaurant_seating,
     invert_weights,
     standard_uniform,
 )
-from im3f_jax.numerics.reductions import add_by_row
+from im3f_jax.numerics.reductions import add_by_row, count_by_cell
 
-__all__ = ["conditional_table_topics", "resample_table_topics", "table_room"]
+__all__ = [
+    "conditional_table_topics",
+    "resample_table_topics",
+    "rows_in_turn",
+    "table_room",
+]
 
 
 def table_room(num_ratings: int) -> int:
     """Tables that one sweep can move; those beyond it keep their topics."""
     return min(num_ratings, max(4_096, num_ratings // 16))
+
+
+def rows_in_turn(key: Array, row: Array, axis: str) -> Array:
+    """Tell of which rows this shard moves its ratings: bool, in the shape of `row`.
+
+    Of each row it is one shard, and of all shards the key is the same.
+    """
+    number = num_shards(axis)
+    shift = jax.random.randint(key, (), 0, number, jnp.int32)
+    return (row + shift) % number == lax.axis_index(axis)
 
 
 def conditional_table_topics(
@@ -41,7 +63,7 @@ def conditional_table_topics(
         precisions), squared rating scale, shape (tables, K); x_n is the residual
         without the bias that the topic selects.
     log_global_weights
-        log pi, shape (K,).
+        log pi, shape (K,), or of each table, (tables, K).
     rating_variance
         sigma^2, scalar.
 
@@ -50,7 +72,7 @@ def conditional_table_topics(
     Array
         Log probabilities up to a constant a table, shape (tables, K).
     """
-    return log_global_weights[None] + 0.5 / rating_variance * fit
+    return log_global_weights + 0.5 / rating_variance * fit
 
 
 def resample_table_topics(
@@ -66,6 +88,7 @@ def resample_table_topics(
     chunk: int,
     room: int,
     precision: Array | None = None,
+    axis: str | None = None,
 ) -> Array:
     """Seat the ratings of a side, draw the tables' topics, and return the ratings'.
 
@@ -85,24 +108,31 @@ def resample_table_topics(
     room
         Tables that are moved, static. Where there are more, these are the next ones
         in the order of their first ratings, from one that is drawn.
+    axis
+        Of shards that hold ratings of the same rows; None: these are all.
 
     Returns
     -------
     Array
         Topics of all ratings, int32, shape (N,).
     """
+    if axis is not None:
+        shared_key, key = jax.random.split(key)
+        key = own_key(key, axis)
     seat_key, turn_key, topic_key = jax.random.split(key, 3)
     dtype = residual.dtype
     place = jnp.arange(residual.shape[0], dtype=jnp.int32)
     valid = place < num_ratings
     log_pi = weights.log_global_weights
+    concentration = row_concentration(weights.table_concentration, log_pi)
+    shape = weights.log_row_weights.shape
+    if axis is not None:
+        counts = count_by_cell(valid, weight_row, topic, shape)
+        others = (sum_across(counts, axis) - counts).astype(dtype)
+        prior, concentration = concentration, concentration[None] + others
+        valid = valid & rows_in_turn(shared_key, weight_row, axis)
     founder, order = chinese_restaurant_seating(
-        seat_key,
-        weight_row,
-        topic,
-        weights.log_row_weights.shape[0],
-        row_concentration(weights.table_concentration, log_pi),
-        valid,
+        seat_key, weight_row, topic, shape[0], concentration, valid
     )
     # Which tables are moved must not depend on their topics: the first ratings do not.
     founded = (founder == place) & valid
@@ -124,6 +154,9 @@ def resample_table_topics(
         lambda x: x[order].reshape(-1, chunk), (residual, bias_row, table, precision)
     )
     fit, _ = lax.scan(add, jnp.zeros((room, bias.shape[1]), dtype), parts)
+    if axis is not None:
+        row_of_table = jnp.zeros(room, jnp.int32).at[table].set(weight_row, mode="drop")
+        log_pi = log_pi[None] + jnp.log1p(others[row_of_table] / prior[None])
     drawn = invert_weights(
         conditional_table_topics(fit, log_pi, rating_variance),
         standard_uniform(topic_key, (room,), dtype),

@@ -62,11 +62,14 @@ def log_reach(rows: int) -> float:
     return math.log(0.01 / rows)
 
 
-def reachable(prior, weights: TopicWeights) -> Array | None:
-    """Topics that ratings and tables move to: bool, shape (stored,); None for all."""
+def reachable(prior, weights: TopicWeights, shards: int = 1) -> Array | None:
+    """Topics that ratings and tables move to: bool, shape (stored,); None for all.
+
+    `weights` are those of the rows of one of so many `shards`.
+    """
     if not isinstance(prior, HDP) or prior.stored is None:
         return None
-    rows = weights.log_row_weights.shape[0]
+    rows = shards * weights.log_row_weights.shape[0]
     return weights.log_global_weights[: prior.stored] > log_reach(rows)
 
 

@@ -27,13 +27,27 @@ from im3f_jax.model.topic_prior import (
     stored_topics,
     tables_of_dishes,
 )
+from im3f_jax.numerics.collectives import (
+    all_rows,
+    num_shards,
+    own_key,
+    own_rows,
+    sum_across,
+    sums_before,
+)
 
 __all__ = ["resample_topic_weights"]
 
 
 @singledispatch
 def resample_topic_weights(
-    prior, key: Array, weights: TopicWeights, counts: Array, num_ratings: int
+    prior,
+    key: Array,
+    weights: TopicWeights,
+    counts: Array,
+    num_ratings: int,
+    axis: str | None = None,
+    shared: bool = False,
 ) -> TopicWeights:
     """Draw a side's global weights, concentrations and row weights, given its topics.
 
@@ -50,24 +64,32 @@ def resample_topic_weights(
         Ratings in each (row, topic) cell, int32, shape (rows, K).
     num_ratings
         At least the sum of `counts`, static.
+    axis
+        Of shards, each with `counts` of its own ratings.
+    shared
+        All shards have the same rows; else each has rows of its own. Static.
     """
     return weights
 
 
 @resample_topic_weights.register
-def _(prior: FiniteDirichlet, key, weights, counts, num_ratings):
+def _(
+    prior: FiniteDirichlet, key, weights, counts, num_ratings, axis=None, shared=False
+):
     if prior.num_topics == 1:
         return weights
     concentration = row_concentration(
         weights.table_concentration, weights.log_global_weights
     )
+    if shared:
+        counts = sum_across(counts, axis)
     return weights._replace(
-        log_row_weights=resample_row_weights(key, concentration, counts)
+        log_row_weights=_row_weights(key, concentration, counts, axis, shared)
     )
 
 
 @resample_topic_weights.register
-def _(prior: HDP, key, weights, counts, num_ratings):
+def _(prior: HDP, key, weights, counts, num_ratings, axis=None, shared=False):
     # Nothing between the table counts and the row weights reads the row weights.
     keys = iter(jax.random.split(key, 6))
     log_pi, beta, gamma = (
@@ -76,19 +98,36 @@ def _(prior: HDP, key, weights, counts, num_ratings):
         weights.table_concentration,
     )
     stored = stored_topics(prior)
-    tables = resample_table_counts(
-        next(keys), counts, row_concentration(gamma, log_pi)[:stored], num_ratings
+    rows, before = counts.shape[0], None
+    if shared and axis is not None:
+        before = sums_before(counts, axis)
+    own_tables = resample_table_counts(
+        own_key(next(keys), axis),
+        counts,
+        row_concentration(gamma, log_pi)[:stored],
+        num_ratings,
+        before=before,
     )
-    tables = jnp.pad(tables, (0, prior.num_topics - stored))
+    own_tables = jnp.pad(own_tables, (0, prior.num_topics - stored))
+    tables = sum_across(own_tables, axis)
+    if shared:
+        counts = sum_across(counts, axis)
+    else:
+        rows *= num_shards(axis)
     table_key, dish_key, sticks_key = next(keys), next(keys), next(keys)
     if isinstance(prior.table_concentration, Gamma):
         gamma = resample_table_concentration(
-            table_key, prior.table_concentration, gamma, counts, tables[None]
+            table_key,
+            prior.table_concentration,
+            gamma,
+            counts,
+            tables[None],
+            axis=None if shared else axis,
         )
     sampled = isinstance(prior.dish_concentration, Gamma)
     if sampled and prior.construction == "weak_limit":
         beta = resample_dish_concentration_of_weak_limit(
-            dish_key, prior.dish_concentration, beta, tables, num_ratings
+            dish_key, prior.dish_concentration, beta, own_tables, num_ratings, axis=axis
         )
     log_pi = resample_global_weights(next(keys), prior.construction, tables, beta)
     if sampled and prior.construction == "stick_breaking":
@@ -99,15 +138,16 @@ def _(prior: HDP, key, weights, counts, num_ratings):
     if prior.stored is not None:
         if prior.construction == "weak_limit":
             log_pi = largest_empty_first(log_pi, tables)
-        overflow = needs_room(prior, log_pi, counts.shape[0])
-    log_theta = resample_row_weights(
-        next(keys), row_concentration(gamma, log_pi), counts
+        overflow = needs_room(prior, log_pi, rows)
+    log_theta = _row_weights(
+        next(keys), row_concentration(gamma, log_pi), counts, axis, shared
     )
     return TopicWeights(log_theta, log_pi, beta, gamma, overflow=overflow)
 
 
 @resample_topic_weights.register
-def _(prior: CRF, key, weights, counts, num_ratings):
+def _(prior: CRF, key, weights, counts, num_ratings, axis=None, shared=False):
+    assert axis is None
     table_key, dish_key = jax.random.split(key)
     seats = weights.seating.dish_of_table
     beta, gamma = weights.dish_concentration, weights.table_concentration
@@ -122,3 +162,14 @@ def _(prior: CRF, key, weights, counts, num_ratings):
         )
     log_theta, log_pi = expected_weights(seats, counts, beta, gamma)
     return TopicWeights(log_theta, log_pi, beta, gamma, weights.seating)
+
+
+def _row_weights(
+    key: Array, concentration: Array, counts: Array, axis: str | None, shared: bool
+) -> Array:
+    """Draw log theta, of rows that all shards have each of them a part."""
+    key = own_key(key, axis)
+    if not shared:
+        return resample_row_weights(key, concentration, counts)
+    drawn = resample_row_weights(key, concentration, own_rows(counts, axis))
+    return all_rows(drawn, axis)

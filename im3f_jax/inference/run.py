@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.sharding import Mesh
 
 from im3f_jax.data.layout import RatingLayout
 from im3f_jax.data.times import TimeColumns
@@ -32,6 +33,16 @@ from im3f_jax.inference.features import (
     feature_width,
     prediction_features,
 )
+from im3f_jax.inference.sharding import (
+    ALL_THE_SAME,
+    BY_SHARD,
+    STATE,
+    Placement,
+    fetch,
+    local_view,
+    on_mesh,
+    settle,
+)
 from im3f_jax.inference.warm_start import fit_map, order_columns
 from im3f_jax.model.factor_prior import MultiplicativeGamma
 from im3f_jax.model.likelihood import Ordinal
@@ -40,6 +51,7 @@ from im3f_jax.model.scalars import InverseGamma
 from im3f_jax.model.spec import ModelSpec, has_franchise
 from im3f_jax.model.time_effects import TimeBins, TimeDrift, time_of_ratings
 from im3f_jax.model.topic_prior import CRF
+from im3f_jax.numerics.collectives import sum_across
 from im3f_jax.numerics.linalg import dots_of_pairs
 
 __all__ = ["Draws", "Pairs", "Plan", "RunResult", "run", "run_chunk"]
@@ -96,6 +108,19 @@ class Carry(NamedTuple):
     overflow: Array  # whether it ran out of room for user, item topics: bool, (2,)
 
 
+# What of a carry is cut into shards, where devices share the ratings.
+CARRY = Carry(
+    state=STATE,
+    features=(BY_SHARD, ALL_THE_SAME),
+    kept=ALL_THE_SAME,
+    test_sum=BY_SHARD,
+    train_sum=BY_SHARD,
+    records=ALL_THE_SAME,
+    sweep=ALL_THE_SAME,
+    overflow=ALL_THE_SAME,
+)
+
+
 class Draws(NamedTuple):
     """Kept draws on the host, float32: the last row of each is that of a new row."""
 
@@ -116,11 +141,63 @@ class RunResult:
     trace: dict[str, np.ndarray]  # each of shape (chain, sweep)
     draws: Draws | None
     test_predictions: np.ndarray  # mean over kept draws of all chains, (T,)
-    train_predictions: np.ndarray | None  # layout order, (N,)
+    train_predictions: np.ndarray | None  # in the order of the layout, (N,)
     seconds: dict[str, float]
     num_kept: int  # draws a chain
     partial: bool
     spec: ModelSpec | None = None  # with the room that a franchise came to need
+
+
+def start_chain(
+    key: Array,
+    spec: ModelSpec,
+    data: RatingLayout,
+    test: Pairs,
+    init: str,
+    start_topics: Array | int,
+    track_train: bool,
+) -> Carry:
+    """Start a chain: what `run_chunk` carries on from; parameters as in `run`."""
+    start_key, map_key = jax.random.split(jax.random.fold_in(key, 2**31 - 1))
+    factors = ()
+    dtype = data.rating.dtype
+    if init == "map":
+        variance, precision = map_settings(spec, data)
+        response, _ = start_response(spec.likelihood, data)
+        factors = fit_map(
+            map_key,
+            replace(data, rating=response),
+            spec.latent_dim,
+            spec.global_bias,
+            variance,
+            precision,
+            num_steps=MAP_STEPS,
+            one_table=is_unordered(spec),
+        )[:2]
+        if isinstance(spec.factor_prior, MultiplicativeGamma):
+            factors = order_columns(*factors, data.num_users, data.num_items)
+    factors = factors or (None, None)
+    state = init_state(start_key, spec, data, *factors, start_topics)
+    scalar, width = jnp.zeros(CHUNK, dtype), feature_width(spec)
+    counts = jnp.zeros(CHUNK, jnp.int32)
+    info = SweepInfo(*[scalar] * len(SweepInfo._fields))._replace(
+        num_user_topics=counts, num_item_topics=counts
+    )
+    carry = Carry(
+        state=state,
+        features=(
+            jnp.zeros((data.user_rows, width), dtype),
+            jnp.zeros((data.item_rows, width), dtype),
+        ),
+        kept=jnp.zeros((), jnp.int32),
+        test_sum=jnp.zeros(test.rating.shape, dtype),
+        train_sum=jnp.zeros(data.rating.shape if track_train else (0,), dtype),
+        records=Record(info, *[scalar] * 4),
+        sweep=jnp.zeros((), jnp.int32),
+        overflow=overflow_of(state),
+    )
+    # Buffers that are donated must not be shared between leaves.
+    return jax.tree.map(jnp.copy, carry)
 
 
 def _chunk(
@@ -165,7 +242,9 @@ def _chunk(
 
         def rmse(prediction, rating, mask, count):
             squares = jnp.sum(jnp.where(mask, (rating - prediction) ** 2, 0))
-            return jnp.sqrt(squares / count.astype(squares.dtype))
+            count = count.astype(squares.dtype)
+            squares, count = sum_across((squares, count), data.axis)
+            return jnp.sqrt(squares / count)
 
         def add_train(total):
             prediction = predict(data.user, data.item, data.chunk, data.times)
@@ -223,6 +302,49 @@ _run_chunk_of_chains = jax.jit(
 )
 
 
+@partial(jax.jit, static_argnames="mesh", donate_argnums=0)
+def _run_chunk_on_mesh(
+    carry: Carry,
+    chain_key: Array,
+    start: Array,
+    stop: Array,
+    plan: Plan,
+    spec: ModelSpec,
+    data: RatingLayout,
+    test: Pairs,
+    mesh: Mesh,
+) -> Carry:
+    """`run_chunk` of one chain on several devices."""
+
+    def body(carry, spec, data, test):
+        given = chain_key, start, stop, plan
+        return _chunk(carry, *given, spec, local_view(data), local_view(test))
+
+    specs = CARRY, ALL_THE_SAME, BY_SHARD, BY_SHARD
+    return on_mesh(body, mesh, specs, CARRY)(carry, spec, data, test)
+
+
+@partial(jax.jit, static_argnames=("init", "track_train", "mesh"))
+def _start_on_mesh(
+    key: Array,
+    spec: ModelSpec,
+    data: RatingLayout,
+    test: Pairs,
+    init: str,
+    start_topics: Array,
+    track_train: bool,
+    mesh: Mesh,
+) -> Carry:
+    """`start_chain` on several devices."""
+
+    def body(spec, data, test):
+        given = local_view(data), local_view(test), init, start_topics, track_train
+        return start_chain(key, spec, *given)
+
+    specs = ALL_THE_SAME, BY_SHARD, BY_SHARD
+    return on_mesh(body, mesh, specs, CARRY)(spec, data, test)
+
+
 @jax.jit
 def _finite(carry: Carry) -> dict[str, Array]:
     """Whether each array of the state is finite."""
@@ -253,6 +375,7 @@ def run(
     track_train: bool,
     progress: Callable[[int], Any] | None = None,
     callback: Callable[[int, float, dict], Any] | None = None,
+    placement: Placement | None = None,
 ) -> RunResult:
     """Run chains of Gibbs sweeps.
 
@@ -267,7 +390,7 @@ def run(
     spec
         A resolved spec, its numbers as arrays.
     data, test
-        On the device.
+        On the device; or cut into shards, on those of a placement.
     num_warmup, num_samples, thinning, num_chains, seed
         Lengths; every thinning-th of the num_samples sweeps after the warm-up is kept.
     init
@@ -286,6 +409,8 @@ def run(
         metrics by its `set_postfix`, as a tqdm bar.
     callback
         Called as callback(sweep, elapsed, metrics) after each chunk.
+    placement
+        Devices that share every chain, and where users are in their shards.
 
     Raises
     ------
@@ -300,7 +425,10 @@ def run(
     )
     results, seconds = [], {"start": 0.0, "compile": 0.0, "run": 0.0}
     num_kept = num_samples // thinning
-    draws = _empty_draws(spec, data, num_chains, num_kept) if keep_draws else None
+    draws = None
+    if keep_draws:
+        sizes = _sizes(data, placement)
+        draws = _empty_draws(spec, *sizes, num_chains, num_kept)
     interrupted = False
     for group in groups:
         loop = _Loop(
@@ -314,6 +442,7 @@ def run(
             progress,
             callback,
             start_topics,
+            placement,
             first_chain=len(results),
         )
         results += loop.run(group, init, track_train, seconds)
@@ -427,13 +556,20 @@ def _wider(vectors, before: ModelSpec, after: ModelSpec, xp):
     return xp.concatenate(parts, axis=-1)
 
 
+def _sizes(data: RatingLayout, placement: Placement | None) -> tuple[int, int]:
+    """Numbers of users and items."""
+    if placement is None:
+        return int(data.num_users), int(data.num_items)
+    return len(placement.place_of_user) - 1, placement.num_items
+
+
 def _empty_draws(
-    spec: ModelSpec, data: RatingLayout, num_chains: int, num_kept: int
+    spec: ModelSpec, num_users: int, num_items: int, num_chains: int, num_kept: int
 ) -> Draws:
     """Room on the host for all kept draws, once; memory that nothing fills is free."""
     width = feature_width(spec)
     shape = num_chains, num_kept
-    users, items = int(data.num_users) + 1, int(data.num_items) + 1
+    users, items = num_users + 1, num_items + 1
     item_time = user_drift = None
     if isinstance(spec.item_time, TimeBins):
         bins = spec.item_time.num_bins
@@ -480,15 +616,20 @@ class _Loop:
     progress: Any
     callback: Any
     start_topics: int
+    placement: Placement | None
     first_chain: int
     interrupted: bool = False
     filled: tuple[int, int] = (0, 0)  # chains of this group, and draws kept of each
 
-    @property
-    def device(self) -> jax.Device:
-        """Where the data are."""
+    def _put(self, carry: Carry) -> Carry:
+        """Commit a carry to where the data are.
+
+        One that is not would compile once more than one that comes back from there.
+        """
+        if self.placement is not None:
+            return settle(carry, self.placement.mesh, CARRY)
         (device,) = self.data.rating.devices()
-        return device
+        return jax.device_put(carry, device)
 
     def run(
         self, keys: list[Array], init: str, track_train: bool, seconds: dict
@@ -502,11 +643,14 @@ class _Loop:
         many = len(keys) > 1
         if many:
             carry = jax.tree.map(lambda *leaves: jnp.stack(leaves), *carries)
-            carry = jax.device_put(carry, self.device)
+            carry = self._put(carry)
             chain_key = jnp.stack(keys)
             advance = _run_chunk_of_chains
         else:
             (carry,), (chain_key,), advance = carries, keys, run_chunk
+        if self.placement is not None:
+            assert not many
+            advance = partial(_run_chunk_on_mesh, mesh=self.placement.mesh)
         grows = has_franchise(self.spec)
         if grows:
             assert not many
@@ -590,57 +734,15 @@ class _Loop:
             _wider(vectors, before, self.spec, jnp) for vectors in carry.features
         )
         overflow = jnp.zeros_like(carry.overflow)
-        carry = carry._replace(state=state, features=features, overflow=overflow)
-        return jax.device_put(carry, self.device)
-
-    def _empty_features(self) -> tuple[Array, Array]:
-        data, width = self.data, feature_width(self.spec)
-        return (
-            jnp.zeros((data.user_rows, width), data.rating.dtype),
-            jnp.zeros((data.item_rows, width), data.rating.dtype),
+        return self._put(
+            carry._replace(state=state, features=features, overflow=overflow)
         )
 
     def _start(self, key: Array, init: str, track_train: bool) -> Carry:
-        spec, data, test = self.spec, self.data, self.test
-        start_key, map_key = jax.random.split(jax.random.fold_in(key, 2**31 - 1))
-        factors = ()
-        dtype = data.rating.dtype
-        if init == "map":
-            variance, precision = map_settings(spec, data)
-            response, _ = start_response(spec.likelihood, data)
-            factors = fit_map(
-                map_key,
-                replace(data, rating=response),
-                spec.latent_dim,
-                spec.global_bias,
-                variance,
-                precision,
-                num_steps=MAP_STEPS,
-                one_table=is_unordered(spec),
-            )[:2]
-            if isinstance(spec.factor_prior, MultiplicativeGamma):
-                factors = order_columns(*factors, data.num_users, data.num_items)
-        factors = factors or (None, None)
-        state = init_state(start_key, spec, data, *factors, self.start_topics)
-        scalar = jnp.zeros(CHUNK, dtype)
-        counts = jnp.zeros(CHUNK, jnp.int32)
-        info = SweepInfo(*[scalar] * len(SweepInfo._fields))._replace(
-            num_user_topics=counts, num_item_topics=counts
-        )
-        carry = Carry(
-            state=state,
-            features=self._empty_features(),
-            kept=jnp.zeros((), jnp.int32),
-            test_sum=jnp.zeros(test.rating.shape, dtype),
-            train_sum=jnp.zeros(data.rating.shape if track_train else (0,), dtype),
-            records=Record(info, *[scalar] * 4),
-            sweep=jnp.zeros((), jnp.int32),
-            overflow=overflow_of(state),
-        )
-        # Buffers that are donated must not be shared between leaves; and a carry that
-        # is not committed to the data's device would compile once more than one that
-        # comes back from there.
-        return jax.device_put(jax.tree.map(jnp.copy, carry), self.device)
+        given = self.spec, self.data, self.test, init, self.start_topics, track_train
+        if self.placement is not None:
+            return _start_on_mesh(key, *given, mesh=self.placement.mesh)
+        return self._put(start_chain(key, *given))
 
     def _next_kept(self, sweep: int) -> int:
         """Return the end of the chunk that ends with the next kept draw."""
@@ -650,7 +752,7 @@ class _Loop:
         return self.num_warmup + (since // self.thinning + 1) * self.thinning
 
     def _check(self, carry: Carry, start: int, stop: int) -> None:
-        finite = jax.device_get(_finite(carry))
+        finite = fetch(_finite(carry))
         bad = [name for name, ok in finite.items() if not np.all(ok)]
         if bad:
             raise SamplingError(
@@ -662,7 +764,7 @@ class _Loop:
     def _collect(
         self, chains: list[_Chain], carry: Carry, count: int, stop: int, many: bool
     ) -> None:
-        records, kept, test_sum, train_sum = jax.device_get(
+        records, kept, test_sum, train_sum = fetch(
             (carry.records, carry.kept, carry.test_sum, carry.train_sum)
         )
         since = stop - self.num_warmup
@@ -684,9 +786,11 @@ class _Loop:
         chains[:] = updated  # at once: Ctrl-C comes before or after it
 
     def _keep(self, carry: Carry, draw: int, num_chains: int, many: bool) -> None:
-        users, items = jax.device_get(carry.features)
+        users, items = fetch(carry.features)
+        if self.placement is not None:
+            users = users[self.placement.place_of_user]
         state, self.filled = carry.state, (num_chains, draw + 1)
-        bias, variance, cut_points, time = jax.device_get(
+        bias, variance, cut_points, time = fetch(
             (state.global_bias, state.rating_variance, state.cut_points, state.time)
         )
         for c in range(num_chains):
@@ -727,7 +831,8 @@ def map_settings(spec: ModelSpec, data: RatingLayout) -> tuple[Array, Array]:
     valid = jnp.arange(data.rating.shape[0], dtype=jnp.int32) < data.num_ratings
     response = jnp.where(valid, data.rating - spec.global_bias, 0)
     count = data.num_ratings.astype(response.dtype)
-    variance = jnp.sum(response**2) / count
+    squares, count = sum_across((jnp.sum(response**2), count), data.axis)
+    variance = squares / count
     if isinstance(spec.likelihood, Ordinal):
         variance = jnp.full_like(variance, START_VARIANCE)
     variance = jnp.where(variance > 0, variance, 1e-2)

@@ -9,6 +9,7 @@ import optax
 from jax import Array, lax
 
 from im3f_jax.data.layout import RatingLayout, RowBlocks
+from im3f_jax.numerics.collectives import own_key, sum_across
 from im3f_jax.numerics.linalg import dots_of_pairs
 
 __all__ = ["MapFit", "fit_map", "order_columns"]
@@ -58,6 +59,7 @@ def fit_map(
         term |A|^2; static. Both are returned.
     """
     user_key, item_key = jax.random.split(key)
+    user_key = own_key(user_key, data.axis)
     dtype = data.rating.dtype
     scale = 0.3 * lax.rsqrt(precision)
     factors = (
@@ -79,11 +81,14 @@ def fit_map(
         (a, b), optimizer_state = carry
         dot = dots_of_pairs(a, b, data.user, data.item, data.chunk)
         error = jnp.where(valid, data.rating - global_bias - dot, 0) / rating_variance
-        squares = jnp.sum(a**2) + (0 if one_table else jnp.sum(b**2))
-        objective = 0.5 * (rating_variance * jnp.sum(error**2) + precision * squares)
+        squares = rating_variance * jnp.sum(error**2) + precision * jnp.sum(a**2)
+        squares = sum_across(squares, data.axis)
+        squares += 0 if one_table else precision * jnp.sum(b**2)
+        objective = 0.5 * squares
+        of_items = _weighted_sums(error, a, data.item_blocks)
         gradients = (
             precision * a - _weighted_sums(error, b, data.user_blocks),
-            precision * b - _weighted_sums(error, a, data.item_blocks),
+            precision * b - sum_across(of_items, data.axis),
         )
         if one_table:  # a person's ratings in both roles
             gradients = (gradients[0] + gradients[1] - precision * a,) * 2

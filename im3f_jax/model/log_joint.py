@@ -1,5 +1,7 @@
 """The log joint density of a state: what every conditional must agree with."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 from jax import Array
 
@@ -18,6 +20,7 @@ from im3f_jax.model.topic_prior import (
     row_concentration,
     tables_of_dishes,
 )
+from im3f_jax.numerics.collectives import any_across, sum_across
 from im3f_jax.numerics.reductions import count_by_cell
 from im3f_jax.numerics.special import log_gamma_function
 
@@ -40,7 +43,7 @@ def log_joint(
     ordinal likelihood the latent ratings are summed out. Densities are
     with respect to log theta and log pi (the sticks under stick-breaking), which stay
     finite where weights underflow. What the sides of a reciprocal model share counts
-    once.
+    once; so does what shards share (`data.axis`), and all of them get the whole.
 
     Parameters
     ----------
@@ -52,13 +55,14 @@ def log_joint(
         A `data.layout.RatingLayout`.
     squared_error
         Sum of squared residuals (times their relative precisions) over the ratings,
-        where the caller has it already.
+        where the caller has it already; of a shard, over its own ratings.
     topic_counts
         Ratings in each (row, topic) cell, of users and of items, int32. Given, the
         row weights are summed out; the weights of unused topics, which carry no
         information but much of the density, then leave no mark. Where an HDP stores
         the topics that it finds, their biases are summed out too. Of a reciprocal model
-        the first are those of both roles together, and the second are not read.
+        the first are those of both roles together, and the second are not read. Of
+        a shard the first are those of its own users, the second all.
     mean
         Of the latent ratings, shape (N,), where the caller has it already; read by the
         ordinal likelihood only.
@@ -68,6 +72,44 @@ def log_joint(
     Array
         Scalar.
     """
+    given = squared_error, topic_counts, mean
+    used = None
+    if topic_counts is not None:
+        used = [jnp.any(counts > 0, axis=0) for counts in topic_counts]
+        used[0] = any_across(used[0], data.axis)
+    total = _log_joint(state, spec, data, *given, used)
+    if data.axis is None:
+        return total
+    # What belongs to no user and to no rating, all shards have: it counts once.
+    common = _log_joint(*_without_users(state, spec, data, *given), used)
+    return common + sum_across(total - common, data.axis)
+
+
+def _without_users(state, spec, data, squared_error, topic_counts, mean):
+    """Leave the arguments of `_log_joint` without users and their ratings."""
+    none = jnp.zeros_like(data.num_ratings)
+    state = state._replace(
+        user_topic_of_rating=state.user_topic_of_rating[:1],
+        item_topic_of_rating=state.item_topic_of_rating[:1],
+    )
+    data = replace(
+        data,
+        user=data.user[:1],
+        item=data.item[:1],
+        rating=data.rating[:1],
+        num_ratings=none,
+        num_users=none,
+    )
+    if squared_error is not None:
+        squared_error = jnp.zeros_like(squared_error)
+    if topic_counts is not None:
+        topic_counts = jnp.zeros_like(topic_counts[0]), topic_counts[1]
+    mean = None if mean is None else mean[:1]
+    return state, spec, data, squared_error, topic_counts, mean
+
+
+def _log_joint(state, spec, data, squared_error, topic_counts, mean, used) -> Array:
+    """`log_joint`, of a shard as if there were no others; topics in use are given."""
     valid = jnp.arange(data.rating.shape[0], dtype=jnp.int32) < data.num_ratings
     precision = precision_of_ratings(state.noise, data.user, data.item)
     if isinstance(spec.likelihood, Ordinal):
@@ -144,13 +186,13 @@ def log_joint(
         ),
     )[:num_tables]:
         if bias.shape[1]:
-            used = None
+            in_use = None
             if weights.seating is not None:
-                used = (
+                in_use = (
                     tables_of_dishes(weights.seating.dish_of_table, bias.shape[1]) > 0
                 )
             elif weights.overflow is not None and topic_counts is not None:
-                used = jnp.any(topic_counts[of_topics] > 0, axis=0)
+                in_use = used[of_topics]
             shared = state_prior.shared
             if shared is not None:
                 total += prior.log_density_of_shared(
@@ -163,7 +205,7 @@ def log_joint(
                 state_prior.topic_mean,
                 state_prior.variance,
                 state_prior.topic_mean_variance,
-                used,
+                in_use,
             )
     of_user_topics, of_item_topics = weight_sides(
         spec, (data.user, users), (data.item, items)

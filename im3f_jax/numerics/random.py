@@ -378,7 +378,7 @@ def chinese_restaurant_seating(
     rows
         Rows of restaurants, static.
     concentration
-        a of each column, positive, shape (K,).
+        a of each column, positive, shape (K,), or of each restaurant, (rows, K).
     valid
         False for padding, shape (N,).
 
@@ -391,7 +391,7 @@ def chinese_restaurant_seating(
     """
     open_key, join_key = jax.random.split(key)
     place = jnp.arange(row.shape[0], dtype=jnp.int32)
-    (columns,) = concentration.shape
+    columns = concentration.shape[-1]
     row = jnp.where(valid, row, rows)
     if (rows + 1) * columns < 2**31:  # sorting by one number takes an eighth
         cell, customer = lax.sort((row * columns + column, place), num_keys=1)
@@ -403,7 +403,10 @@ def chinese_restaurant_seating(
     fresh = fresh | (row == rows)
     start = lax.cummax(jnp.where(fresh, place, 0))
     rank = place - start
-    a = concentration[column]
+    if concentration.ndim == 1:
+        a = concentration[column]
+    else:
+        a = concentration[jnp.minimum(row, rows - 1), column]
     u = standard_uniform(open_key, row.shape, a.dtype)
     opens = fresh | (u < a / (a + rank.astype(a.dtype)))
     joined = start + jax.random.randint(
@@ -417,7 +420,11 @@ def chinese_restaurant_seating(
 
 
 def chinese_restaurant_tables(
-    key: Array, counts: Array, concentration: Array, total: int
+    key: Array,
+    counts: Array,
+    concentration: Array,
+    total: int,
+    before: Array | None = None,
 ) -> Array:
     """Draw the numbers of tables of Chinese restaurants, summed over rows.
 
@@ -434,6 +441,9 @@ def chinese_restaurant_tables(
         a of each column, positive, shape (K,).
     total
         At least the sum of `counts`, static.
+    before
+        Customers that came to each restaurant before these, whose tables are not
+        counted: int32, shape (rows, K). None: 0.
 
     Returns
     -------
@@ -444,6 +454,8 @@ def chinese_restaurant_tables(
     # Restaurants by column, so that a column's customers stand together.
     cell, rank = ranks_within_bins(counts.T.reshape(-1), total)
     column = cell // rows
+    if before is not None:
+        rank = rank + before.T.reshape(-1)[jnp.minimum(cell, before.size - 1)]
     a = concentration[jnp.minimum(column, columns - 1)]
     u = standard_uniform(key, (total,), concentration.dtype)
     # Rank 0 opens a table for certain, also where a underflows.

@@ -24,7 +24,7 @@ from scipy import stats
 
 from im3f_jax.gibbs.init import init_state
 from tests.quick import quick_jit
-from tests.validation import members, room
+from tests.validation import members, room, shards
 from tests.validation.chains import BATCH, Plan, draw_truths, run_chains
 from tests.validation.statistics import two_sample
 
@@ -148,6 +148,8 @@ def run_test(test, name, sizes, patch=None, active=0):
     start = start_of(name)
     if patch is None and name == room.MEMBER:
         patch = room.patch
+    if patch is None and name in shards.MEMBERS:
+        patch = shards.patch
     # One stream of keys for each member and test; those of the prior stand apart.
     seed = 100 * list(members.MEMBERS).index(name) + TESTS.index(test)
     keys = jax.random.key(seed)

@@ -196,6 +196,8 @@ MEMBERS = {
     "iM3F unordered": make_spec(
         *ONE_FRANCHISE, SAMPLED[:1] * 2, reciprocal=Reciprocal(False)
     ),
+    "iM3F in shards": make_spec(*_hdp("weak_limit", "stick_breaking")),
+    "M3F ordinal shared in shards": make_spec(*FINITE, SHARED, **ORDINAL),
 }
 
 

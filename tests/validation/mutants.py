@@ -40,9 +40,9 @@ from im3f_jax.gibbs import (
 )
 from im3f_jax.model.log_joint import mean_of_ratings
 from im3f_jax.model.time_effects import time_of_ratings
-from im3f_jax.numerics import random
+from im3f_jax.numerics import collectives, random
 from im3f_jax.numerics.reductions import count_by_cell
-from tests.validation import checks, room
+from tests.validation import checks, room, shards
 from tests.validation.members import (
     ITEM_TOPICS,
     NUM_ITEMS,
@@ -1508,9 +1508,84 @@ ROOM = [
     ),
 ]
 
+
+def _sharded(name, module, function, member="iM3F in shards", **wrong):
+    name = f"shards: {name}"
+    return Mutant("shards", name, module, function, member=member, **wrong)
+
+
+SHARDS = [
+    _sharded(
+        "all draw the same noise", sweep, "own_key", result=lambda key, c: c.args[0]
+    ),
+    _sharded(
+        "an item's factors know one shard's ratings",
+        factors,
+        "sum_of_own_rows",
+        result=lambda sums, c: collectives.own_rows(*c.args),
+    ),
+    _sharded(
+        "the prior of the users' factors knows one shard's",
+        factor_prior,
+        "sum_across",
+        result=lambda sums, c: c.args[0],
+    ),
+    _sharded(
+        "topic means know one shard's biases",
+        biases,
+        "sum_across",
+        result=lambda sums, c: c.args[0],
+    ),
+    _sharded(
+        "an item's biases know one shard's ratings",
+        sweep,
+        "sum_across",
+        result=lambda sums, c: c.args[0],
+    ),
+    _sharded(
+        "the tables of others are not part of the prior",
+        table_topics,
+        "sum_across",
+        result=lambda sums, c: c.args[0],
+    ),
+    _sharded(
+        "all move their ratings of a row at once",
+        table_topics,
+        "rows_in_turn",
+        result=lambda turn, c: jnp.ones_like(turn),
+        chains=20_000,
+    ),
+    _sharded(
+        "tables are counted as if no shard came before",
+        topic_weights,
+        "sums_before",
+        result=lambda sums, c: jnp.zeros_like(sums),
+    ),
+    _sharded(
+        "tables of topics are counted as if no shard came before",
+        concentrations,
+        "sums_before",
+        result=lambda sums, c: jnp.zeros_like(sums),
+        chains=20_000,
+    ),
+    _sharded(
+        "an item's weights know one shard's ratings",
+        topic_weights,
+        "sum_across",
+        result=lambda sums, c: c.args[0],
+    ),
+    _sharded(
+        "cut points know one shard's ratings",
+        cut_points,
+        "sum_across",
+        member="M3F ordinal shared in shards",
+        result=lambda sums, c: c.args[0],
+    ),
+]
+
 MUTANTS = [*FRANCHISE, *FACTORS, *BIASES, *TOPICS, *SCALARS, *LEFT_OUT]
 MUTANTS += [*ORDINAL, *SHARED, *NOISE, *COLUMNS, *TIME, *TOPIC_FACTORS, *OWN]
-MUTANTS += [*RECIPROCAL, *ROOM]
+MUTANTS += [*RECIPROCAL, *ROOM, *SHARDS]
 
 
 def sizes_of(mutant):
@@ -1553,6 +1628,8 @@ def _patch(member, active, state):
     stack = contextlib.ExitStack()
     if member == room.MEMBER:
         stack.enter_context(room.little_room())
+    if member in shards.MEMBERS:
+        stack.enter_context(shards.in_shards())
     for (module, name), mutants in places.items():
         right = getattr(module, name)
         wrong = _mutated(right, name, mutants, active, state, history)
