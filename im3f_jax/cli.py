@@ -305,6 +305,28 @@ def _add_fit(commands) -> None:
         default="auto",
         help="gpu fails where JAX has none (default: auto)",
     )
+    run.add_argument(
+        "--devices",
+        type=_devices,
+        metavar="N|all",
+        help="so many devices share every chain (default: one device)",
+    )
+    many = parser.add_argument_group("several processes")
+    many.add_argument(
+        "--distributed",
+        action="store_true",
+        help="the devices of all processes share every chain; start the same command "
+        "once on each machine (or once a GPU), where every process can read the data. "
+        "Under Slurm, Open MPI or Kubernetes processes find each other; elsewhere give "
+        "the three options below. The first process writes the results",
+    )
+    many.add_argument(
+        "--coordinator",
+        metavar="HOST:PORT",
+        help="address of the first process, and a free port there",
+    )
+    many.add_argument("--num-processes", type=int, metavar="N")
+    many.add_argument("--process-id", type=int, metavar="N", help="from 0")
 
     output = parser.add_argument_group("output")
     output.add_argument(
@@ -472,6 +494,17 @@ def _venues(text: str) -> list[str]:
     return [venue for venue in text.split(",") if venue]
 
 
+def _devices(text: str) -> int | str:
+    if text == "all":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number or all, not {text!r}"
+        ) from None
+
+
 def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
@@ -483,6 +516,8 @@ def _fit(arguments: argparse.Namespace) -> int:
     from im3f_jax.posterior.storage import spec_to_json  # starts JAX
 
     started = time.perf_counter()
+    first = _join_processes(arguments)
+    arguments.quiet |= not first
     say = _silent if arguments.quiet else _say
     model = _model(arguments)
     ratings = im3f_jax.load_ratings(
@@ -492,7 +527,7 @@ def _fit(arguments: argparse.Namespace) -> int:
         progress=not arguments.quiet,
     )
     train, test, split = _split(ratings, arguments)
-    out = _output_folder(arguments.out, arguments.overwrite)
+    out = _output_folder(arguments.out, arguments.overwrite) if first else None
     say(
         f"{arguments.file}: {len(ratings):,} ratings, {ratings.num_users:,} users, "
         f"{ratings.num_items:,} items; training on {len(train):,}"
@@ -509,9 +544,12 @@ def _fit(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             init=arguments.init,
             device=arguments.device,
+            devices=arguments.devices,
             progress=not arguments.quiet,
         )
 
+    if not first:
+        return 0
     judged = train if test is None else test
     scores = posterior.evaluate(judged, clip=arguments.clip)
     metrics = {
@@ -550,6 +588,35 @@ def _fit(arguments: argparse.Namespace) -> int:
         print("im3f: interrupted; the results are of what was sampled", file=sys.stderr)
         return 130
     return 0
+
+
+def _join_processes(arguments: argparse.Namespace) -> bool:
+    """Join the other processes, where there are; tell whether this is the first."""
+    by_hand = {
+        "coordinator_address": arguments.coordinator,
+        "num_processes": arguments.num_processes,
+        "process_id": arguments.process_id,
+    }
+    given = [value is not None for value in by_hand.values()]
+    if any(given) and not (arguments.distributed and all(given)):
+        raise InputError(
+            "--coordinator, --num-processes and --process-id belong together, and to "
+            "--distributed"
+        )
+    if not arguments.distributed:
+        return True
+    import jax
+
+    try:
+        jax.distributed.initialize(**by_hand)
+    except (RuntimeError, ValueError) as error:
+        raise InputError(
+            f"the processes do not find each other: {error} (outside of Slurm, Open "
+            "MPI and Kubernetes give --coordinator, --num-processes and --process-id)"
+        ) from None
+    if arguments.devices is None:
+        arguments.devices = "all"
+    return jax.process_index() == 0
 
 
 def _say(text: str) -> None:

@@ -72,7 +72,7 @@ def conditional_table_topics(
     Array
         Log probabilities up to a constant a table, shape (tables, K).
     """
-    return log_global_weights + 0.5 / rating_variance * fit
+    return jnp.atleast_2d(log_global_weights) + 0.5 / rating_variance * fit
 
 
 def resample_table_topics(

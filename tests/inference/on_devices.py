@@ -1,0 +1,64 @@
+"""Fits on the numbers of devices given, a line of JSON each: run by test_sharding."""
+
+import json
+import sys
+
+import numpy as np
+
+import im3f_jax as im3f
+
+NUM_WARMUP, NUM_SAMPLES = 100, 400
+
+
+def mean_and_error(values):
+    """Mean of correlated draws, and its error by batches."""
+    batches = values[: len(values) // 20 * 20].reshape(20, -1).mean(axis=1)
+    return float(values.mean()), float(batches.std(ddof=1) / np.sqrt(20))
+
+
+def fit(train, test, number, num_samples=NUM_SAMPLES):
+    model = im3f.M3F(2, 2, latent_dim=2, user_topic_concentration=4.0)
+    return model.fit(
+        train,
+        test,
+        num_warmup=NUM_WARMUP,
+        num_samples=num_samples,
+        init="prior",
+        seed=number,
+        progress=False,
+        devices=number,
+        device="cpu",
+    )
+
+
+def main():
+    """Fit, and describe what came out."""
+    drawn = im3f.planted_ratings(
+        num_users=60, num_items=40, num_ratings=1_500, latent_dim=2, seed=0
+    )
+    train, test = im3f.random_split(drawn.ratings, seed=0)
+    for number in map(int, sys.argv[1:]):
+        posterior = fit(train, test, number)
+        pairs = test.users.column(test.user), test.items.column(test.item)
+        predicted = np.asarray(posterior.predict(*pairs))
+        gap = np.abs(predicted - posterior.test_predictions)
+        names = ("rating_variance", "residual_rmse", "log_joint", "user_bias_variance")
+        kept = slice(-NUM_SAMPLES, None)
+        again = fit(train, test, number, 2)
+        same = np.array_equal(
+            posterior.draws.user_features[:, :2], again.draws.user_features
+        )
+        found = {
+            "device": posterior.device,
+            "again": bool(same),
+            "predicts": float(gap.max()),
+            "rmse": posterior.evaluate(test)["rmse"],
+            "means": {
+                name: mean_and_error(posterior.trace[name][0, kept]) for name in names
+            },
+        }
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
