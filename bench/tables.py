@@ -214,6 +214,27 @@ def throughput(*names):
     return _grid(header, lines) + "".join(map(_source, read, names))
 
 
+def scaling(name):
+    """Milliseconds a sweep by number of devices, and megabytes sent."""
+    result = _read(name)
+    lines = []
+    for kind in ("strong", "weak"):
+        for row in result[kind]:
+            seconds = row["seconds_a_sweep"]
+            lines.append(
+                [
+                    kind,
+                    str(row["devices"]),
+                    f"{row['num_ratings']:,}",
+                    f"{1e3 * seconds:.0f}",
+                    f"{row['num_ratings'] / seconds / 1e6:.2f}",
+                    f"{row.get('sent_by_a_device', 0) / 1e6:.1f}",
+                ]
+            )
+    header = ["", "devices", "ratings", "ms a sweep", "M ratings/s", "MB sent by each"]
+    return _grid(header, lines) + _source(result, name)
+
+
 def validation(*names):
     """Show every sampler's least p-values, and how many mutants were caught."""
     read = [_read(name) for name in names]
@@ -558,6 +579,7 @@ TABLES = {
     "demo": lambda: demo("demo"),
     "throughput": lambda: throughput("throughput"),
     "room": lambda: throughput("throughput_room", "throughput_all"),
+    "scaling": lambda: scaling("scaling"),
     "validation": lambda: validation("validation", "validation_members"),
     "truncation": lambda: truncation("validation"),
     "mixing": lambda: mixing("mixing"),
