@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 import math
-import os
 import platform
 import warnings
 from collections.abc import Callable
@@ -15,14 +14,22 @@ from typing import Any
 import jax
 import numpy as np
 
-from im3f_jax.data.layout import lay_out
+from im3f_jax.data.layout import RatingLayout, lay_out
 from im3f_jax.data.persons import check_pairs, of_persons
 from im3f_jax.data.ratings import Ratings
 from im3f_jax.data.times import TimeColumns, TimeScale
 from im3f_jax.errors import Im3fWarning, InputError
 from im3f_jax.gibbs.sweep_info import effective_dimension
-from im3f_jax.inference.devices import block_sizes, choose_device, describe_device
+from im3f_jax.gibbs.topic_room import start_room
+from im3f_jax.inference.devices import (
+    block_sizes,
+    choose_device,
+    describe_device,
+    device_memory,
+    machine_memory,
+)
 from im3f_jax.inference.memory import (
+    check_device_memory,
     estimate_draw_bytes,
     estimate_memory,
     format_bytes,
@@ -154,8 +161,9 @@ class Model(ModelSpec):
         Raises
         ------
         InputError
-            For a setting without meaning, a device that is not there, kept draws beyond
-            the memory limit; ratings without timestamps for a model that reads them;
+            For a setting without meaning, a device that is not there, a fit beyond the
+            memory of its device or kept draws beyond the memory limit (both estimated);
+            ratings without timestamps for a model that reads them;
             pairs that a reciprocal model refuses.
         SamplingError
             If a draw is not finite.
@@ -229,11 +237,8 @@ class Model(ModelSpec):
                     "another: its chains run 'sequential'."
                 )
             at_once = False
-        needed = estimate_memory(
-            spec, layout, len(pairs.rating), num_chains if at_once else 1
-        )["total"]
-        logger.info("device memory, estimated: %s", format_bytes(needed))
         keeps = store == "all" and self.estimate == "posterior"
+        num_kept = num_chains * (num_samples // thinning) if keeps else 0
         if keeps:
             _check_host_memory(
                 estimate_draw_bytes(spec, num_users, num_items),
@@ -242,6 +247,15 @@ class Model(ModelSpec):
                 thinning,
                 memory_limit,
             )
+        _check_device_memory(
+            spec,
+            start_room(spec, start_topics),
+            layout,
+            len(pairs.rating),
+            num_chains if at_once else 1,
+            num_kept if chosen.platform == "cpu" else 0,
+            chosen,
+        )
         data, pairs = jax.device_put((layout, pairs), chosen)
         arrays = jax.tree.map(lambda x: np.asarray(x, layout.rating.dtype), spec)
         arrays = jax.device_put(arrays, chosen)
@@ -971,11 +985,42 @@ def _test_pairs(
     return Pairs(user, item, rating, np.int32(count), chunk, times)
 
 
+def _check_device_memory(
+    spec: ModelSpec,
+    start: ModelSpec,
+    layout: RatingLayout,
+    num_test: int,
+    num_chains: int,
+    num_kept: int,
+    device: jax.Device,
+) -> None:
+    """Refuse what does not fit on the device in the room that the topics start with."""
+    parts, most = (
+        estimate_memory(room, layout, num_test, num_chains) for room in (start, spec)
+    )
+    said = format_bytes(parts["total"])
+    if most["total"] > parts["total"]:
+        said += f" (with room for all topics {format_bytes(most['total'])})"
+    logger.info("device memory, estimated: %s", said)
+    advice = []
+    if num_chains > 1:
+        advice.append("chain_method='sequential' (fewer chains at once)")
+    if num_kept:  # on the host, which the device is
+        sizes = int(layout.num_users), int(layout.num_items)
+        parts["kept draws"] = num_kept * estimate_draw_bytes(start, *sizes)
+        parts["total"] += parts["kept draws"]
+        advice.append("store='summary'")
+    if start.num_user_topics + start.num_item_topics > 2:
+        advice.append("fewer topics stored (start_topics, truncations)")
+    advice += ["a smaller latent_dim", "fewer ratings"]
+    check_device_memory(parts, device_memory(device), describe_device(device), advice)
+
+
 def _check_host_memory(
     draw: int, num_chains: int, num_samples: int, thinning: int, limit: int | None
 ) -> None:
     if limit is None:
-        limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+        limit = machine_memory() // 2
     needed = draw * num_chains * (num_samples // thinning)
     logger.info("kept draws: %s (%s each)", format_bytes(needed), format_bytes(draw))
     if needed <= limit:
