@@ -943,7 +943,7 @@ def _trained_rows(codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]
     rows[trained] = np.arange(len(trained))
     if len(trained) == size:
         rows = np.append(rows, size)
-    return rows, rows[codes]
+    return rows, rows.astype(np.int32)[codes]
 
 
 def _check_test(train: Ratings, test: Ratings | None) -> None:
