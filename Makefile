@@ -84,8 +84,8 @@ lint: $(VENV)/.dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 bench: $(VENV)/.base
-	@echo "Running: bench/throughput.py $(ARGS)"
-	@$(BIN)/python bench/throughput.py $(ARGS)
+	@echo "Running: python -m bench.throughput $(ARGS)"
+	@$(BIN)/python -m bench.throughput $(ARGS)
 
 constraints:
 	@$(firstword $(PYTHONS)) tools/constraints.py $(PYTHONS)

@@ -299,6 +299,7 @@ def paper_estimate(paper=None, supposed=None):
     import im3f_jax as im3f
     from im3f_jax.data.layout import GPU_BLOCKS
     from im3f_jax.gibbs.topic_room import start_room
+    from im3f_jax.inference.memory import estimate_memory, expected_sizes
     from im3f_jax.model.spec import resolve
 
     paper, supposed = paper or PAPER, supposed or SUPPOSED
@@ -314,17 +315,8 @@ def paper_estimate(paper=None, supposed=None):
     rows = -(-items // (batches * devices)) * batches * devices
     told = bytes_of_a_sweep(spec, users, rows, batches, devices)
     width = dim + sum(topics)
-    # Bytes held: ratings (user, item, rating), both sides' blocks (other, position),
-    # topics before and after, temporaries of a rating; rows before and after, vectors
-    # of predictions; the sums of a batch of items.
-    memory = {
-        "ratings": 12 * number,
-        "blocks": 2 * 8 * number,
-        "topics": 2 * 8 * number,
-        "temporaries": 44 * number,
-        "rows": 4 * (users + rows) * width * 4,
-        "batch": 3 * 4 * GPU_BLOCKS.rows * dim**2,
-    }
+    # What one device holds is a layout like any other.
+    memory = estimate_memory(spec, expected_sizes(users, items, number, GPU_BLOCKS))
     # Bytes moved at least: a rating's factors of both sides, twice (moments and inner
     # products), rows of weights and biases of both topics; products, once a side.
     moved = number * (4 * 4 * dim + 2 * 8 * max(topics) + 60)
@@ -339,7 +331,7 @@ def paper_estimate(paper=None, supposed=None):
         **paper,
         "supposed_of_a_gpu": supposed,
         **told,
-        "memory": {**memory, "total": sum(memory.values())},
+        "memory": memory,
         "bytes_moved": moved,
         "flops": flops,
         "seconds": {

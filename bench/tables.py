@@ -188,7 +188,9 @@ def throughput(*names):
     """Milliseconds a sweep by block."""
     read = [_read(name) for name in names]
     results = [found for result in read for found in result["results"]]
-    blocks = list(dict.fromkeys(b for found in results for b in found["blocks"]))
+    blocks = list(
+        dict.fromkeys(b for found in results for b in found.get("blocks", {}))
+    )
     header = ["ms", *blocks, "whole sweep"]
     lines = []
     for found in results:

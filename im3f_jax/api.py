@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 import math
-import os
 import platform
 import warnings
 from collections.abc import Callable
@@ -15,15 +14,22 @@ from typing import Any
 import jax
 import numpy as np
 
-from im3f_jax.data.layout import lay_out
+from im3f_jax.data.layout import RatingLayout, lay_out
 from im3f_jax.data.persons import check_pairs, of_persons
 from im3f_jax.data.ratings import Ratings
 from im3f_jax.data.shards import Shards, lay_out_shards
 from im3f_jax.data.times import TimeColumns, TimeScale
 from im3f_jax.errors import Im3fWarning, InputError
 from im3f_jax.gibbs.sweep_info import effective_dimension
-from im3f_jax.inference.devices import block_sizes, describe_device
+from im3f_jax.gibbs.topic_room import start_room
+from im3f_jax.inference.devices import (
+    block_sizes,
+    describe_device,
+    device_memory,
+    machine_memory,
+)
 from im3f_jax.inference.memory import (
+    check_device_memory,
     estimate_draw_bytes,
     estimate_memory,
     format_bytes,
@@ -171,7 +177,8 @@ class Model(ModelSpec):
         ------
         InputError
             For a setting without meaning, a device that is not there, a model whose
-            sweep does not run on several devices, kept draws beyond the memory limit;
+            sweep does not run on several devices; a fit beyond the memory of its device
+            or kept draws beyond the memory limit (both estimated);
             ratings without timestamps for a model that reads them;
             pairs that a reciprocal model refuses.
         SamplingError
@@ -264,14 +271,8 @@ class Model(ModelSpec):
                     "another: its chains run 'sequential'."
                 )
             at_once = False
-        needed = estimate_memory(
-            spec,
-            layout,
-            len(pairs.rating) // len(every),
-            num_chains if at_once else 1,
-        )["total"]
-        logger.info("device memory, estimated: %s", format_bytes(needed))
         keeps = store == "all" and self.estimate == "posterior"
+        num_kept = num_chains * (num_samples // thinning) if keeps else 0
         if keeps:
             _check_host_memory(
                 estimate_draw_bytes(spec, num_users, num_items),
@@ -280,6 +281,17 @@ class Model(ModelSpec):
                 thinning,
                 memory_limit,
             )
+        _check_device_memory(
+            spec,
+            start_room(spec, start_topics),
+            layout,
+            len(pairs.rating) // len(every),
+            num_chains if at_once else 1,
+            num_kept if chosen.platform == "cpu" else 0,
+            (num_users, num_items),
+            every,
+            described,
+        )
         arrays = jax.tree.map(lambda x: np.asarray(x, layout.rating.dtype), spec)
         placement = None
         if shards is None:
@@ -974,7 +986,7 @@ def _trained_rows(codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]
     rows[trained] = np.arange(len(trained))
     if len(trained) == size:
         rows = np.append(rows, size)
-    return rows, rows[codes]
+    return rows, rows.astype(np.int32)[codes]
 
 
 def _check_test(train: Ratings, test: Ratings | None) -> None:
@@ -1037,11 +1049,47 @@ def _spread(pairs: Pairs, count: int, shards: Shards) -> tuple[Pairs, np.ndarray
     return spread_pairs, place
 
 
+def _check_device_memory(
+    spec: ModelSpec,
+    start: ModelSpec,
+    layout: RatingLayout,
+    num_test: int,
+    num_chains: int,
+    num_kept: int,
+    sizes: tuple[int, int],
+    devices: list[jax.Device],
+    described: str,
+) -> None:
+    """Refuse what does not fit on the device in the room that the topics start with."""
+    parts, most = (
+        estimate_memory(room, layout, num_test, num_chains) for room in (start, spec)
+    )
+    said = format_bytes(parts["total"])
+    if most["total"] > parts["total"]:
+        said += f" (with room for all topics {format_bytes(most['total'])})"
+    logger.info("device memory, estimated: %s", said)
+    advice = []
+    if num_chains > 1:
+        advice.append("chain_method='sequential' (fewer chains at once)")
+    if num_kept:  # on the host, which the device is
+        parts["kept draws"] = num_kept * estimate_draw_bytes(start, *sizes)
+        parts["total"] += parts["kept draws"]
+        advice.append("store='summary'")
+    if start.num_user_topics + start.num_item_topics > 2:
+        advice.append("fewer topics stored (start_topics, truncations)")
+    advice += ["a smaller latent_dim", "fewer ratings"]
+    here = [d for d in devices if d.process_index == jax.process_index(d.platform)]
+    limit = device_memory(here[0])
+    if limit is not None and here[0].platform == "cpu":
+        limit //= len(here)  # they are one machine
+    check_device_memory(parts, limit, described, advice)
+
+
 def _check_host_memory(
     draw: int, num_chains: int, num_samples: int, thinning: int, limit: int | None
 ) -> None:
     if limit is None:
-        limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+        limit = machine_memory() // 2
     needed = draw * num_chains * (num_samples // thinning)
     logger.info("kept draws: %s (%s each)", format_bytes(needed), format_bytes(draw))
     if needed <= limit:

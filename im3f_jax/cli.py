@@ -311,6 +311,13 @@ def _add_fit(commands) -> None:
         metavar="N|all",
         help="so many devices share every chain (default: one device)",
     )
+    run.add_argument(
+        "--compilation-cache",
+        metavar="DIR",
+        help="keep compiled programs in this folder, and take from it what is there: "
+        "another run on data of nearly the same size then starts sooner (only a folder "
+        "that nobody else may write to)",
+    )
     many = parser.add_argument_group("several processes")
     many.add_argument(
         "--distributed",
@@ -533,7 +540,8 @@ def _fit(arguments: argparse.Namespace) -> int:
         f"{ratings.num_items:,} items; training on {len(train):,}"
     )
 
-    with _progress_notes(arguments.quiet):
+    cache = _compilation_cache(arguments.compilation_cache)
+    with _progress_notes(arguments.quiet), cache:
         posterior = model.fit(
             train,
             test=test,
@@ -643,6 +651,35 @@ def _progress_notes(quiet: bool):
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
+
+
+@contextmanager
+def _compilation_cache(folder: str | None):
+    """Let JAX keep its compiled programs in a folder, and put its settings back.
+
+    Only here is JAX's configuration changed: a command is a process of its own.
+    """
+    if folder is None:
+        yield
+        return
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    settings = {
+        "jax_compilation_cache_dir": str(folder),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,  # many are small
+    }
+    before = {name: getattr(jax.config, name) for name in settings}
+    try:
+        for name, value in settings.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+        yield
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
 
 
 def _model(arguments: argparse.Namespace):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -462,3 +463,25 @@ def test_demo_shows_a_table():
     assert min(row.rmse for row in rows) == rows[0].rmse
     assert max(row.log_density for row in rows) == rows[0].log_density
     assert rows[1].user_topics == 0 and rows[3].user_topics >= 1
+
+
+def test_a_compilation_cache_is_filled_and_then_left(tmp_path):
+    settings = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
+    before = [getattr(jax.config, name) for name in settings]
+    folder = tmp_path / "new" / "cache"
+    with cli._compilation_cache(str(folder)):
+        jax.jit(lambda x: 3 * x + 1)(np.float32(2)).block_until_ready()
+    filled = len(list(folder.iterdir()))
+    assert filled
+    jax.jit(lambda x: 3 * x + 2)(np.float32(2)).block_until_ready()
+    assert len(list(folder.iterdir())) == filled
+    assert [getattr(jax.config, name) for name in settings] == before
+    with cli._compilation_cache(None):
+        assert [getattr(jax.config, name) for name in settings] == before
+
+
+def test_a_compilation_cache_that_is_a_file_is_said(tmp_path, capsys):
+    path = tmp_path / "file"
+    path.write_text("")
+    with pytest.raises(FileExistsError), cli._compilation_cache(str(path)):
+        pass

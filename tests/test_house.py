@@ -155,7 +155,10 @@ def touches_global_config(tree):
 
 @every_module
 def test_global_configuration_is_left_alone(name, tree):
-    assert touches_global_config(tree) == []
+    # But by a command that was asked to, for the time that it runs.
+    asked = {"_compilation_cache"} if name == "im3f_jax.cli" else set()
+    body = [node for node in tree.body if getattr(node, "name", None) not in asked]
+    assert touches_global_config(ast.Module(body, [])) == []
 
 
 @pytest.mark.parametrize(

@@ -49,4 +49,4 @@ def test_estimate_on_paper():
     seconds = found["seconds"]
     assert seconds["sweep_at_floor"] == seconds["floor"] + seconds["link"]
     more = scaling.paper_estimate(little | {"devices": 8})
-    assert more["memory"]["ratings"] == parts["ratings"] / 2
+    assert more["memory"]["ratings"] == pytest.approx(parts["ratings"] / 2, rel=0.05)

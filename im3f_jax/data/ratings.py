@@ -373,9 +373,11 @@ def merge_duplicates(ratings: Ratings, duplicates: str) -> Ratings:
         raise InputError(
             f'duplicates must be "error", "last", "mean" or "keep", not {duplicates!r}'
         )
+    if duplicates == "keep":
+        return ratings
     pair = pd.Series(ratings.user * np.int64(ratings.num_items) + ratings.item)
     repeated = pair.duplicated()
-    if duplicates == "keep" or not repeated.any():
+    if not repeated.any():
         return ratings
     if duplicates == "last":
         return ratings.select(~pair.duplicated(keep="last").to_numpy())

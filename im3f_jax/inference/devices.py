@@ -1,11 +1,19 @@
 """Which device a fit runs on, said aloud."""
 
+import os
+
 import jax
 
 from im3f_jax.data.layout import CPU_BLOCKS, GPU_BLOCKS, BlockSizes
 from im3f_jax.errors import InputError
 
-__all__ = ["block_sizes", "choose_device", "describe_device"]
+__all__ = [
+    "block_sizes",
+    "choose_device",
+    "describe_device",
+    "device_memory",
+    "machine_memory",
+]
 
 
 def choose_device(device: "str | jax.Device") -> jax.Device:
@@ -45,3 +53,19 @@ def describe_device(device: jax.Device) -> str:
 def block_sizes(device: jax.Device) -> BlockSizes:
     """Sizes of the work that suit a device."""
     return CPU_BLOCKS if device.platform == "cpu" else GPU_BLOCKS
+
+
+def device_memory(device: jax.Device) -> int | None:
+    """Bytes that JAX may take on a device; None where the device does not tell.
+
+    On a GPU what its allocator may grow to (by default 3/4 of the card), on a CPU the
+    memory of the machine.
+    """
+    if device.platform == "cpu":
+        return machine_memory()
+    return (device.memory_stats() or {}).get("bytes_limit")
+
+
+def machine_memory() -> int:
+    """Bytes of this machine's memory, whoever uses them."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

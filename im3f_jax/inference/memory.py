@@ -1,6 +1,16 @@
 """Bytes that a fit needs, before it starts."""
 
-from im3f_jax.data.layout import RatingLayout
+import math
+from dataclasses import dataclass
+
+from im3f_jax.data.layout import (
+    BlockSizes,
+    RatingLayout,
+    RowBlocks,
+    bucket,
+    row_padding,
+)
+from im3f_jax.errors import InputError
 from im3f_jax.gibbs.table_topics import table_room
 from im3f_jax.inference.features import feature_width
 from im3f_jax.model.likelihood import Ordinal
@@ -11,11 +21,105 @@ from im3f_jax.model.time_effects import TimeBins, TimeDrift, reads_times
 from im3f_jax.model.topic_factors import TopicFactors
 from im3f_jax.model.topic_prior import CRF, NoTopics
 
-__all__ = ["estimate_draw_bytes", "estimate_memory", "format_bytes"]
+__all__ = [
+    "BlockShape",
+    "LayoutSizes",
+    "check_device_memory",
+    "estimate_draw_bytes",
+    "estimate_memory",
+    "expected_sizes",
+    "format_bytes",
+    "sizes_of",
+]
+
+
+@dataclass(frozen=True)
+class BlockShape:
+    """Shape of one side's blocks of ratings."""
+
+    groups: int
+    group: int  # blocks a group
+    block: int  # ratings a block
+    batch_rows: int  # rows a batch
+
+
+@dataclass(frozen=True)
+class LayoutSizes:
+    """What the bytes of a fit follow from: the shapes of a layout, padding included."""
+
+    num_ratings: int
+    user_rows: int
+    item_rows: int
+    chunk: int  # ratings in one step of the rating-wise loops
+    word: int  # bytes a float
+    blocks: tuple[BlockShape, ...]
+
+
+def sizes_of(layout: RatingLayout) -> LayoutSizes:
+    """Read the sizes off a layout."""
+    every = [layout.user_blocks, layout.item_blocks]
+    every += [] if layout.pairs is None else [layout.pairs.blocks]
+
+    def shape(blocks: RowBlocks) -> BlockShape:
+        batches = len(blocks.batch_start) - 1
+        return BlockShape(*blocks.other.shape, blocks.rows // batches)
+
+    return LayoutSizes(
+        layout.rating.shape[0],
+        layout.user_rows,
+        layout.item_rows,
+        layout.chunk,
+        layout.rating.dtype.itemsize,
+        tuple(shape(blocks) for blocks in every),
+    )
+
+
+def expected_sizes(
+    num_users: int, num_items: int, num_ratings: int, sizes: BlockSizes, word: int = 4
+) -> LayoutSizes:
+    """Sizes of the layout of ratings that nobody has yet, from their numbers alone.
+
+    All are those that `lay_out` gives, but for the groups of blocks, which depend on
+    the ratings of each row: there are at most as many as stand here, where every row's
+    last block is as empty as it can be.
+
+    Parameters
+    ----------
+    num_users, num_items, num_ratings
+        Users and items with a rating; all positive.
+    sizes
+        Block sizes, by device.
+    word
+        Bytes a float.
+
+    Raises
+    ------
+    InputError
+        Where there are fewer ratings than users or items.
+    """
+    if num_ratings < max(num_users, num_items):
+        raise InputError(
+            f"{num_ratings} ratings are too few for {num_users} users and {num_items} "
+            "items, each of which has at least one."
+        )
+    padded = bucket(num_ratings + 1)
+    rows_of, blocks = [], []
+    for number in (num_users, num_items):
+        rows, batch_rows = row_padding(number, sizes.rows)
+        most = (num_ratings + number * (sizes.block - 1)) // sizes.block
+        group = min(sizes.group, bucket(most, 16))
+        groups = bucket(most // group + rows // batch_rows, 4)
+        rows_of.append(rows)
+        blocks.append(BlockShape(groups, group, sizes.block, batch_rows))
+    chunk = math.gcd(padded, sizes.chunk)
+    return LayoutSizes(padded, *rows_of, chunk, word, tuple(blocks))
 
 
 def estimate_memory(
-    spec: ModelSpec, layout: RatingLayout, num_test: int = 0, num_chains: int = 1
+    spec: ModelSpec,
+    layout: RatingLayout | LayoutSizes,
+    num_test: int = 0,
+    num_chains: int = 1,
 ) -> dict[str, int]:
     """Estimate the bytes that a fit holds on its device, by array.
 
@@ -40,7 +144,7 @@ def estimate_memory(
     spec
         The model.
     layout
-        Training ratings.
+        Training ratings laid out, or the sizes of their layout.
     num_test
         Test ratings.
     num_chains
@@ -51,9 +155,9 @@ def estimate_memory(
     dict
         Bytes by name, and their "total".
     """
-    word = layout.rating.dtype.itemsize
-    num_ratings = layout.rating.shape[0]
-    users, items = layout.user_rows, layout.item_rows
+    sizes = layout if isinstance(layout, LayoutSizes) else sizes_of(layout)
+    word, num_ratings = sizes.word, sizes.num_ratings
+    users, items = sizes.user_rows, sizes.item_rows
     dim, user_topics, item_topics = (
         spec.latent_dim,
         spec.num_user_topics,
@@ -66,10 +170,8 @@ def estimate_memory(
     part = spec.topic_factors
     extra = part.dim if isinstance(part, TopicFactors) else 0
     topic_factors = extra * (users * item_topics + items * user_topics)
-    every = [layout.user_blocks, layout.item_blocks]
-    every += [] if layout.pairs is None else [layout.pairs.blocks]
-    batch_rows = max(blocks.rows // (len(blocks.batch_start) - 1) for blocks in every)
-    group = max(blocks.other[0].size for blocks in every)
+    batch_rows = max(shape.batch_rows for shape in sizes.blocks)
+    group = max(shape.group * shape.block for shape in sizes.blocks)
     tokens = (2 if is_reciprocal(spec) else 1) * num_ratings
     # Topics of a side whose ratings are seated at tables, for the larger side.
     seated = max(
@@ -79,7 +181,9 @@ def estimate_memory(
     )
     parts = {
         "ratings": num_ratings * (8 + word),
-        "blocks": sum(8 * blocks.other.size + 4 * blocks.row.size for blocks in every),
+        "blocks": sum(
+            shape.groups * shape.group * (8 * shape.block + 4) for shape in sizes.blocks
+        ),
         "state": num_chains * 2 * ((by_row + topic_factors) * word + 8 * num_ratings),
         "features": num_chains * 2 * (users + items) * feature_width(spec) * word,
         "factor work": num_chains * word * (3 * batch_rows * dim**2 + 3 * group * dim),
@@ -100,7 +204,7 @@ def estimate_memory(
             parts[f"{side} franchise"] = num_chains * (
                 3 * 8 * rows * prior.max_tables
                 + 8 * word * num_ratings
-                + 3 * word * layout.chunk * choices
+                + 3 * word * sizes.chunk * choices
             )
     if extra:  # of one topic at a time: a mask, rows read, and the products selected
         parts["topic factor work"] = num_chains * word * (6 * num_ratings)
@@ -135,6 +239,38 @@ def estimate_draw_bytes(spec: ModelSpec, num_users: int, num_items: int) -> int:
     width = feature_width(spec)
     timed = _time_cells(spec, num_users + 1, num_items + 1)
     return 4 * ((num_users + num_items + 2) * width + timed)
+
+
+def check_device_memory(
+    parts: dict[str, int], limit: int | None, where: str, advice: list[str]
+) -> None:
+    """Refuse a fit that its device cannot hold.
+
+    Parameters
+    ----------
+    parts
+        Bytes by name and their "total", as `estimate_memory` gives them.
+    limit
+        Bytes that there are; None where the device does not tell, which refuses
+        nothing.
+    where
+        The device, for the reader.
+    advice
+        What would make the fit smaller.
+
+    Raises
+    ------
+    InputError
+        Where the total exceeds the limit.
+    """
+    if limit is None or parts["total"] <= limit:
+        return
+    names = sorted(parts.keys() - {"total"}, key=parts.__getitem__, reverse=True)
+    named = ", ".join(f"{name} {format_bytes(parts[name])}" for name in names[:3])
+    raise InputError(
+        f"The fit would take about {format_bytes(parts['total'])} of memory ({named}), "
+        f"more than the {format_bytes(limit)} of {where}: try {', '.join(advice)}."
+    )
 
 
 def format_bytes(count: float) -> str:

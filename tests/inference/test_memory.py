@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 
 import im3f_jax as im3f
-from im3f_jax.data.layout import lay_out
+from im3f_jax import api
+from im3f_jax.data.layout import CPU_BLOCKS, GPU_BLOCKS, BlockSizes, lay_out
+from im3f_jax.inference.devices import device_memory, machine_memory
 from im3f_jax.inference.memory import (
     estimate_draw_bytes,
     estimate_memory,
+    expected_sizes,
     format_bytes,
+    sizes_of,
 )
 from tests import fits
 
@@ -54,6 +58,85 @@ def test_what_grows_with_the_chains_and_what_does_not():
     same = {name for name in one if four[name] == one[name]}
     assert same == {"ratings", "blocks"}
     assert all(four[name] == 4 * one[name] for name in one.keys() - same - {"total"})
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [CPU_BLOCKS, GPU_BLOCKS, BlockSizes(block=4, group=8, rows=64, chunk=256)],
+    ids=["cpu", "gpu", "small"],
+)
+@pytest.mark.parametrize("rows", [(60, 40, 1010), (700, 300, 900), (5, 2000, 9000)])
+def test_sizes_from_numbers_are_those_of_the_layout_and_bound_its_blocks(sizes, rows):
+    users, items, number = rows
+    rng = np.random.default_rng(0)
+    # Everybody rates once, then a few rows take nearly all.
+    user, item = (
+        np.append(np.arange(n), np.minimum(rng.geometric(0.1, number - n) - 1, n - 1))
+        for n in (users, items)
+    )
+    layout, _ = lay_out(user, item, np.ones(number), users, items, sizes)
+    found, guess = sizes_of(layout), expected_sizes(users, items, number, sizes)
+    for name in ("num_ratings", "user_rows", "item_rows", "chunk", "word"):
+        assert getattr(found, name) == getattr(guess, name), name
+    for exact, most in zip(found.blocks, guess.blocks, strict=True):
+        assert (exact.block, exact.batch_rows) == (most.block, most.batch_rows)
+        slots, at_most = exact.groups * exact.group, most.groups * most.group
+        assert slots <= at_most
+    spec = fits.posterior("IM3F").spec
+    assert estimate_memory(spec, found) == estimate_memory(spec, layout)
+    assert (
+        estimate_memory(spec, layout)["total"] <= estimate_memory(spec, guess)["total"]
+    )
+
+
+def test_sizes_of_fewer_ratings_than_rows_are_refused():
+    with pytest.raises(im3f.InputError, match="99 ratings are too few for 100 users"):
+        expected_sizes(100, 20, 99, CPU_BLOCKS)
+
+
+def test_a_fit_beyond_the_memory_of_its_device_is_refused_in_one_sentence(monkeypatch):
+    monkeypatch.setattr(api, "device_memory", lambda device: 50_000)
+    with pytest.raises(im3f.InputError) as refused:
+        fits.fit(fits.MODELS["IM3F"], num_chains=4, chain_method="vectorized")
+    said = str(refused.value)
+    assert said.count(". ") == 0 and said.endswith(".")
+    for part in ("more than the 50 kB of cpu", "factor work", "chain_method", "latent"):
+        assert part in said
+    assert "topics" in said and "store='summary'" in said
+    with pytest.raises(im3f.InputError) as refused:
+        fits.fit(fits.MODELS["BPMF"], store="summary")
+    for part in ("chain_method", "topics", "summary"):  # would change nothing
+        assert part not in str(refused.value)
+
+
+def test_kept_draws_count_where_the_device_is_the_host(monkeypatch):
+    model, said = fits.MODELS["BPMF"], []
+    for limit in (None, 10**12):  # one that tells nothing refuses nothing
+        monkeypatch.setattr(api, "device_memory", lambda device, limit=limit: limit)
+        assert fits.fit(model).num_kept
+    for store in ("all", "summary"):
+        monkeypatch.setattr(api, "device_memory", lambda device: 0)
+        with pytest.raises(im3f.InputError) as refused:
+            fits.fit(model, store=store)
+        said.append("kept draws" in str(refused.value))
+    assert not any(said)  # few and small: not among the three largest
+    with pytest.raises(im3f.InputError, match="kept draws"):
+        fits.fit(model, num_samples=4000, thinning=1, memory_limit=10**9)
+
+
+def test_the_memory_of_a_device():
+    assert device_memory(jax.devices("cpu")[0]) == machine_memory() > 1e8
+
+    class Card:
+        platform = "gpu"
+        stats = {"bytes_limit": 60_000, "bytes_in_use": 1}
+
+        def memory_stats(self):
+            return self.stats
+
+    assert device_memory(Card()) == 60_000
+    Card.stats = None
+    assert device_memory(Card()) is None
 
 
 def test_over_the_limit_a_thinning_is_named_that_then_fits():
