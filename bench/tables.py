@@ -237,6 +237,25 @@ def scaling(name):
     return _grid(header, lines) + _source(result, name)
 
 
+def on_paper(name):
+    """Tell the estimate of what was not run."""
+    paper = _read(name)["paper"]
+    seconds, supposed = paper["seconds"], paper["supposed_of_a_gpu"]
+    return (
+        f"{paper['num_ratings']:,} ratings of {paper['num_users']:,} users and "
+        f"{paper['num_items']:,} items, D={paper['latent_dim']}, truncation "
+        f"{paper['truncation']}, on {paper['devices']} GPUs: "
+        f"{paper['memory']['total'] / 1e9:.0f} GB on each; in a sweep each sends "
+        f"{paper['sent_by_a_device'] / 1e9:.1f} GB, {1e3 * seconds['link']:.0f} ms at "
+        f"{supposed['link_bytes_per_second'] / 1e9:.0f} GB/s; the floor of its memory "
+        f"({supposed['memory_bytes_per_second'] / 1e12:.2f} TB/s) and arithmetic is "
+        f"{1e3 * seconds['floor']:.0f} ms. A sweep then takes "
+        f"{seconds['sweep_at_floor']:.2f} s at the floor, and "
+        f"{seconds['sweep_at_ten_times_the_floor']:.2f} s at ten times the floor, "
+        "which is what we aim at. No GPU has run it."
+    )
+
+
 def validation(*names):
     """Show every sampler's least p-values, and how many mutants were caught."""
     read = [_read(name) for name in names]
@@ -582,6 +601,7 @@ TABLES = {
     "throughput": lambda: throughput("throughput"),
     "room": lambda: throughput("throughput_room", "throughput_all"),
     "scaling": lambda: scaling("scaling"),
+    "paper": lambda: on_paper("scaling"),
     "validation": lambda: validation("validation", "validation_members"),
     "truncation": lambda: truncation("validation"),
     "mixing": lambda: mixing("mixing"),

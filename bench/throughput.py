@@ -41,7 +41,12 @@ from im3f_jax.gibbs import (
 )
 from im3f_jax.gibbs.init import init_state
 from im3f_jax.gibbs.sweep import gibbs_sweep
-from im3f_jax.gibbs.topic_room import reachable, start_room, within_reach
+from im3f_jax.gibbs.topic_room import (
+    reachable,
+    start_room,
+    with_topics_as,
+    within_reach,
+)
 from im3f_jax.gibbs.topic_weights import resample_topic_weights
 from im3f_jax.inference.devices import (
     block_sizes,
@@ -384,6 +389,7 @@ def measure(
 
 def _measure_blocks(spec, key, state, data, sweeps):
     """Time the blocks of a sweep in alternation: name -> summary."""
+    state = with_topics_as(state, jnp.int32)  # as a sweep hands them on
     valid = jnp.arange(data.rating.shape[0]) < data.num_ratings
     extra = {
         "valid": valid,

@@ -22,6 +22,7 @@ from im3f_jax.gibbs.state import (
     TopicFactorState,
     TopicWeights,
 )
+from im3f_jax.gibbs.topic_room import topic_dtype, with_topics_as
 from im3f_jax.gibbs.topic_weights import resample_topic_weights
 from im3f_jax.model.bias_prior import SharedNormal, TopicNormal
 from im3f_jax.model.factor_prior import MultiplicativeGamma, NormalWishart
@@ -172,7 +173,8 @@ def init_state(
     )
     if is_reciprocal(spec):
         state = state._replace(item_topic_weights=state.user_topic_weights)
-    return _draw_biases(bias_key, spec, state, data, valid)
+    state = _draw_biases(bias_key, spec, state, data, valid)
+    return with_topics_as(state, topic_dtype(spec))
 
 
 def _draw_biases(

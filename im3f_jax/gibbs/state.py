@@ -102,8 +102,8 @@ class State(NamedTuple):
     item_bias: Array  # d, rating scale, shape (num_items, user topics)
     user_bias_prior: BiasPriorState
     item_bias_prior: BiasPriorState
-    user_topic_of_rating: Array  # zU, int32, shape (N,)
-    item_topic_of_rating: Array  # zM, int32, shape (N,)
+    user_topic_of_rating: Array  # zU, integers (int16 as a fit stores them), (N,)
+    item_topic_of_rating: Array  # zM, the same
     user_topic_weights: TopicWeights
     item_topic_weights: TopicWeights
     rating_variance: Array  # sigma^2, squared rating scale, scalar

@@ -28,7 +28,12 @@ from im3f_jax.gibbs.state import (
 from im3f_jax.gibbs.sweep_info import describe_sweep
 from im3f_jax.gibbs.table_topics import resample_table_topics, table_room
 from im3f_jax.gibbs.time_effects import effect_statistics, resample_effects
-from im3f_jax.gibbs.topic_room import reachable, stay, within_reach
+from im3f_jax.gibbs.topic_room import (
+    reachable,
+    stay,
+    with_topics_as,
+    within_reach,
+)
 from im3f_jax.gibbs.topic_weights import resample_topic_weights
 from im3f_jax.gibbs.topics import SelectingFactors, resample_topics
 from im3f_jax.model.bias_prior import bias_of_ratings
@@ -85,6 +90,8 @@ def gibbs_sweep(
     """
     if is_reciprocal(spec):
         return reciprocal_sweep(key, state, spec, data)
+    stored_as = state.user_topic_of_rating.dtype
+    state = with_topics_as(state, jnp.int32)
     *keys, response_key, noise_key = jax.random.split(key, 15)
     keys = iter(keys)
     timed = reads_times(spec)
@@ -406,7 +413,7 @@ def gibbs_sweep(
         item_counts,
         accepted,
     )
-    return state, info
+    return with_topics_as(state, stored_as), info
 
 
 def _resample_topic_factors(

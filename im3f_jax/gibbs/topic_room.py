@@ -41,6 +41,8 @@ __all__ = [
     "reachable",
     "start_room",
     "stay",
+    "topic_dtype",
+    "with_topics_as",
     "within_reach",
 ]
 
@@ -60,6 +62,25 @@ def log_reach(rows: int) -> float:
     out, and of the empty topics most, all but about 4 beta whatever K.
     """
     return math.log(0.01 / rows)
+
+
+def topic_dtype(spec: ModelSpec) -> jnp.dtype:
+    """Integers that hold the topics of ratings from sweep to sweep: 16 bits if enough.
+
+    A sweep itself works with 32. The sweeps of a franchise and of a reciprocal model
+    keep these.
+    """
+    most = max(spec.num_user_topics, spec.num_item_topics)
+    wide = is_reciprocal(spec) or has_franchise(spec) or most > jnp.iinfo("int16").max
+    return jnp.dtype("int32" if wide else "int16")
+
+
+def with_topics_as(state: State, dtype) -> State:
+    """Hold the topics of ratings in another type of integer."""
+    return state._replace(
+        user_topic_of_rating=state.user_topic_of_rating.astype(dtype),
+        item_topic_of_rating=state.item_topic_of_rating.astype(dtype),
+    )
 
 
 def reachable(prior, weights: TopicWeights, shards: int = 1) -> Array | None:

@@ -12,6 +12,7 @@ from im3f_jax.data.layout import (
 )
 from im3f_jax.errors import InputError
 from im3f_jax.gibbs.table_topics import table_room
+from im3f_jax.gibbs.topic_room import topic_dtype
 from im3f_jax.inference.features import feature_width
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import GammaNoise
@@ -172,6 +173,7 @@ def estimate_memory(
     topic_factors = extra * (users * item_topics + items * user_topics)
     batch_rows = max(shape.batch_rows for shape in sizes.blocks)
     group = max(shape.group * shape.block for shape in sizes.blocks)
+    integer = topic_dtype(spec).itemsize
     tokens = (2 if is_reciprocal(spec) else 1) * num_ratings
     # Topics of a side whose ratings are seated at tables, for the larger side.
     seated = max(
@@ -184,7 +186,9 @@ def estimate_memory(
         "blocks": sum(
             shape.groups * shape.group * (8 * shape.block + 4) for shape in sizes.blocks
         ),
-        "state": num_chains * 2 * ((by_row + topic_factors) * word + 8 * num_ratings),
+        "state": num_chains
+        * 2
+        * ((by_row + topic_factors) * word + 2 * integer * num_ratings),
         "features": num_chains * 2 * (users + items) * feature_width(spec) * word,
         "factor work": num_chains * word * (3 * batch_rows * dim**2 + 3 * group * dim),
         "rating work": num_chains * tokens * (4 * word + 16 + 28 * (seated > 1)),

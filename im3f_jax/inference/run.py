@@ -38,6 +38,7 @@ from im3f_jax.inference.sharding import (
     BY_SHARD,
     STATE,
     Placement,
+    agree,
     fetch,
     local_view,
     on_mesh,
@@ -699,6 +700,8 @@ class _Loop:
                 rate = (now - last) / (stop - sweep)
                 if not grows:  # what overflows is one sweep
                     pace = int(np.clip(CHUNK_SECONDS / max(rate, 1e-6), 1, CHUNK))
+                    if self.placement is not None:
+                        pace = agree(pace, self.placement.mesh)
                 self._report(chains, stop - sweep, stop, now - start)
                 sweep, last = stop, time.perf_counter()
         except KeyboardInterrupt:

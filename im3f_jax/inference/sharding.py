@@ -34,6 +34,7 @@ __all__ = [
     "BY_SHARD",
     "STATE",
     "Placement",
+    "agree",
     "check_sharded",
     "choose_devices",
     "cut_state",
@@ -260,6 +261,13 @@ def settle(tree: Any, mesh: Mesh, specs: Any) -> Any:
     is_spec = lambda x: isinstance(x, P)  # noqa: E731
     shardings = jax.tree.map(lambda s: NamedSharding(mesh, s), specs, is_leaf=is_spec)
     return jax.jit(lambda x: x, out_shardings=shardings)(tree)
+
+
+def agree(value: int, mesh: Mesh) -> int:
+    """Take the first process's number in all of them: what clocks decide differs."""
+    if not mesh.is_multi_process:
+        return value
+    return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
 
 
 def fetch(tree: Any) -> Any:

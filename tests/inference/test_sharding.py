@@ -261,7 +261,8 @@ def test_two_processes(tmp_path):
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "im3f_jax.cli", "fit", "ratings.csv"]
     command += ["--model", "m3f", "--latent-dim", "2", "--init", "prior"]
-    command += ["--num-warmup", "3", "--num-samples", "4", "--split", "random"]
+    # Processes whose clocks differ would run chunks of other lengths in the warm-up.
+    command += ["--num-warmup", "60", "--num-samples", "4", "--split", "random"]
     command += ["--distributed", "--coordinator", f"127.0.0.1:{port}"]
     command += ["--num-processes", "2"]
     running = [

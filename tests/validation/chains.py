@@ -104,7 +104,7 @@ def _chains(key, truths, spec, data, start, plan, patch, active):
     def one_chain(key, truth, ratings, summary):
         key, tie_key = jax.random.split(key)
         state = jax.tree.map(
-            lambda a, b: jnp.where(plan.from_truth, a, b), truth, start
+            lambda a, b: jnp.where(plan.from_truth, a, b.astype(a.dtype)), truth, start
         )
 
         def advance(t, carry):
