@@ -61,12 +61,6 @@ def draw_cells(number, shape, skew, in_order, seed=0):
     return (np.sort(row) if in_order else row), column
 
 
-def _flat(values, row, column, shape):
-    """Scatter by one index a cell, which the library forgoes: it may exceed int32."""
-    total = jnp.zeros(shape[0] * shape[1], values.dtype)
-    return total.at[row * shape[1] + column].add(values, mode="drop").reshape(shape)
-
-
 def _by_cell(number, shape):
     """Race counts and sums by cell: kind -> (functions, bytes)."""
     strategies = reductions.STRATEGIES
@@ -83,18 +77,10 @@ def _by_cell(number, shape):
 
         return call
 
-    def flat_count(valid, values, row, column):
-        return _flat(valid.astype(jnp.int32), row, column, shape)
-
-    def flat_sum(valid, values, row, column):
-        return _flat(values, row, column, shape)
-
     table = 4 * shape[0] * shape[1]
-    counts = {name: count(name) for name in strategies} | {"flat": flat_count}
-    sums = {name: total(name) for name in strategies} | {"flat": flat_sum}
     return {
-        "count_by_cell": (counts, number * 9 + table),
-        "sum_by_cell": (sums, number * 12 + table),
+        "count_by_cell": ({s: count(s) for s in strategies}, number * 9 + table),
+        "sum_by_cell": ({s: total(s) for s in strategies}, number * 12 + table),
     }
 
 

@@ -6,6 +6,7 @@ its compiler (jax issue 38806: up to 2,000 times slower on NVIDIA GPUs with jaxl
 goes through this module, and its strategies are interchangeable:
 
 - ``scatter``: one scatter-add.
+- ``flat``: the same by one index a cell, where rows x columns stay within int32.
 - ``sort``: sort the values by bin first, then one scatter-add of sorted indices.
 - ``one_hot``: for few columns; a product with a one-hot matrix, chunk by chunk.
 """
@@ -29,6 +30,16 @@ __all__ = [
 def _scatter(values: Array, row: Array, column: Array, shape: tuple[int, int]) -> Array:
     zeros = jnp.zeros(shape, values.dtype)
     return zeros.at[row, column].add(values, mode="drop")
+
+
+def _flat(values: Array, row: Array, column: Array, shape: tuple[int, int]) -> Array:
+    rows, columns = shape
+    if rows * columns >= 2**31:
+        return _scatter(values, row, column, shape)
+    inside = (row < rows) & (column < columns)
+    cell = jnp.where(inside, row * columns + column, rows * columns)
+    zeros = jnp.zeros(rows * columns, values.dtype)
+    return zeros.at[cell].add(values, mode="drop").reshape(shape)
 
 
 def _sort(values: Array, row: Array, column: Array, shape: tuple[int, int]) -> Array:
@@ -56,6 +67,7 @@ def _one_hot(values: Array, row: Array, column: Array, shape: tuple[int, int]) -
 
 STRATEGIES: dict[str, Callable[..., Array]] = {
     "scatter": _scatter,
+    "flat": _flat,
     "sort": _sort,
     "one_hot": _one_hot,
 }
@@ -75,8 +87,8 @@ def sum_by_cell(
     values
         Shape (N,).
     row, column
-        Cell of each value, int32, shape (N,). Never flattened: rows x columns may
-        exceed int32.
+        Cell of each value, int32, shape (N,), not negative; values beyond the table
+        are left out. Flattened only by ``flat``: rows x columns may exceed int32.
     shape
         (rows, columns) of the table.
     strategy
