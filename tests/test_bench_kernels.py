@@ -85,7 +85,7 @@ def test_the_command_writes_blocks_and_ceilings(results, monkeypatch, capsys):
     assert found["sizes"]["ratings"] == 60 and found["sizes"]["item_topics"] == 3
     assert set(found["blocks"]) == set(some)
     for seconds in found["blocks"].values():
-        assert seconds["ratio"] == pytest.approx(seconds["median"] / seconds["floor"])
+        assert seconds["ratio"] == pytest.approx(seconds["least"] / seconds["floor"])
     assert set(found["gaussians"]["3"]) == {"rows", "across rows", "by library"}
     (gammas,) = found["gammas"].values()
     assert set(gammas) == {"log_gamma", "jax"}
