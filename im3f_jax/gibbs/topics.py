@@ -6,9 +6,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from im3f_jax.errors import InputError
+from im3f_jax.numerics.categories import draw_categories
 from im3f_jax.numerics.random import invert_weights, standard_uniform
 
-__all__ = ["SelectingFactors", "conditional_topics", "resample_topics"]
+__all__ = ["KERNELS", "SelectingFactors", "conditional_topics", "resample_topics"]
+
+# How the weights of topics are inverted: chunk by chunk as XLA compiles it, or by a
+# kernel for GPUs. The first serves every device until a GPU has measured the second.
+KERNELS = ("xla", "pallas")
 
 
 class SelectingFactors(NamedTuple):
@@ -83,13 +89,27 @@ def resample_topics(
     chunk: int,
     precision: Array | None = None,
     factors: SelectingFactors | None = None,
+    kernel: str = "xla",
 ) -> Array:
     """Draw topics from `conditional_topics`, int32, shape (N,).
 
     Ratings are taken `chunk` at a time (a divisor of N), so that N x K numbers are
-    never held at once; each costs one uniform.
+    never held at once; each costs one uniform. `kernel` is one of `KERNELS`, static;
+    "pallas" needs no chunks, draws the same topics by the same uniforms (save within
+    rounding of a running total), and knows no `factors`: InputError.
     """
     uniform = standard_uniform(key, residual.shape, residual.dtype)
+    if kernel == "pallas":
+        if factors is not None:
+            raise InputError("kernel='pallas' cannot draw topics that select factors")
+        half = jnp.broadcast_to(0.5 / rating_variance, residual.shape)
+        if precision is not None:
+            half = half * precision
+        return draw_categories(
+            uniform, residual, half, weight_row, bias_row, log_row_weights, bias
+        )
+    if kernel != "xla":
+        raise InputError(f"kernel is {kernel!r}, but must be one of {KERNELS}")
 
     def draw(part):
         residual, weight_row, bias_row, uniform, precision, other_topic = part

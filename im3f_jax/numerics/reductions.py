@@ -6,8 +6,17 @@ its compiler (jax issue 38806: up to 2,000 times slower on NVIDIA GPUs with jaxl
 goes through this module, and its strategies are interchangeable:
 
 - ``scatter``: one scatter-add.
+- ``flat``: the same by one index a cell, where rows x columns stay within int32.
 - ``sort``: sort the values by bin first, then one scatter-add of sorted indices.
 - ``one_hot``: for few columns; a product with a one-hot matrix, chunk by chunk.
+
+On a CPU a scatter is the choice at every size of the data: sorting takes 40 times as
+long or more, one-hot rows several times as long, save for 9 million values in 4
+columns; by one flat index it takes two thirds to three quarters of its time by two
+(bench/results/reductions.json, measured beside other jobs; `python -m
+bench.reductions`). ``scatter`` stays the default until a GPU has timed ``flat`` too.
+Sums into few bins stay products, though a CPU scatters them faster: on a GPU all values
+would wait for the same few cells, and a float32 total of chunks is the more accurate.
 """
 
 import math
@@ -29,6 +38,16 @@ __all__ = [
 def _scatter(values: Array, row: Array, column: Array, shape: tuple[int, int]) -> Array:
     zeros = jnp.zeros(shape, values.dtype)
     return zeros.at[row, column].add(values, mode="drop")
+
+
+def _flat(values: Array, row: Array, column: Array, shape: tuple[int, int]) -> Array:
+    rows, columns = shape
+    if rows * columns >= 2**31:
+        return _scatter(values, row, column, shape)
+    inside = (row < rows) & (column < columns)
+    cell = jnp.where(inside, row * columns + column, rows * columns)
+    zeros = jnp.zeros(rows * columns, values.dtype)
+    return zeros.at[cell].add(values, mode="drop").reshape(shape)
 
 
 def _sort(values: Array, row: Array, column: Array, shape: tuple[int, int]) -> Array:
@@ -56,6 +75,7 @@ def _one_hot(values: Array, row: Array, column: Array, shape: tuple[int, int]) -
 
 STRATEGIES: dict[str, Callable[..., Array]] = {
     "scatter": _scatter,
+    "flat": _flat,
     "sort": _sort,
     "one_hot": _one_hot,
 }
@@ -75,8 +95,8 @@ def sum_by_cell(
     values
         Shape (N,).
     row, column
-        Cell of each value, int32, shape (N,). Never flattened: rows x columns may
-        exceed int32.
+        Cell of each value, int32, shape (N,), not negative; values beyond the table
+        are left out. Flattened only by ``flat``: rows x columns may exceed int32.
     shape
         (rows, columns) of the table.
     strategy

@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 from scipy import special
 
-from im3f_jax.gibbs.topics import conditional_topics, resample_topics
+from im3f_jax.errors import InputError
+from im3f_jax.gibbs.topics import (
+    SelectingFactors,
+    conditional_topics,
+    resample_topics,
+)
 from im3f_jax.numerics import random
 from tests import tiny
 from tests.gof import assert_frequencies
@@ -242,3 +247,38 @@ def test_draws_do_not_depend_on_the_chunk():
     first = draw_of_one_row(jax.random.key(5), log_weights, 4_096, 1_024)
     second = draw_of_one_row(jax.random.key(5), log_weights, 4_096, 4_096)
     np.testing.assert_array_equal(first, second)
+
+
+# The draw by a kernel for GPUs, interpreted; by itself in numerics/test_categories.py.
+
+with_kernel = quick_jit(resample_topics, static_argnums=7, static_argnames="kernel")
+
+
+@pytest.mark.parametrize("side", tiny.SIDES.values(), ids=tiny.SIDES)
+@pytest.mark.parametrize("noise", ["constant", "that differs"])
+def test_the_kernel_draws_the_same_topics(side, noise):
+    spec = None if noise == "constant" else NOISY
+    _, data, state = tiny.make(tiny.PRECISIONS["float32"], spec)
+    *given, precision = arguments(side, state, data)
+    # Each rating many times over, so that all its topics are drawn.
+    copies = 1_024
+    given[:3] = (np.tile(x, copies) for x in given[:3])
+    precision = None if precision is None else np.tile(precision, copies)
+    drawn = [
+        with_kernel(jax.random.key(6), *given, data.chunk, precision, kernel=kernel)
+        for kernel in ("xla", "pallas")
+    ]
+    assert drawn[1].dtype == np.int32
+    assert len(np.unique(drawn[0])) > 1
+    # Of some 10,000 draws one in 10^5 lies within rounding of a running total.
+    assert np.mean(np.asarray(drawn[0] != drawn[1])) < 1e-3
+
+
+def test_what_the_kernel_cannot_draw_is_refused():
+    nothing = [jnp.zeros(2), *[jnp.zeros(2, jnp.int32)] * 2, *[jnp.zeros((1, 2))] * 2]
+    given = (jax.random.key(0), *nothing, jnp.ones(()), 2)
+    with pytest.raises(InputError, match="one of"):
+        resample_topics(*given, kernel="triton")
+    factors = SelectingFactors(jnp.zeros((1, 2, 3)), jnp.zeros((1, 2, 3)), nothing[1])
+    with pytest.raises(InputError, match="select factors"):
+        resample_topics(*given, factors=factors, kernel="pallas")

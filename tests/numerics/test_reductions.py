@@ -106,3 +106,18 @@ def test_sums_by_bin(number):
     np.add.at(expected, index, np.float64(values.T))
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected[:4].T, atol=2e-3)
+
+
+def test_a_flat_index_does_not_exceed_int32():
+    given = (np.ones(3, np.int32), *[np.arange(3, dtype=np.int32)] * 2)
+
+    def program(strategy, shape):
+        return str(
+            jax.make_jaxpr(
+                lambda *given: reductions.sum_by_cell(*given, shape, strategy)
+            )(*given)
+        )
+
+    large, small = (2**16, 2**15), (2**16, 2**15 - 1)
+    assert program("flat", large) == program("scatter", large)
+    assert program("flat", small) != program("scatter", small)
