@@ -52,6 +52,7 @@ from im3f_jax import InputError
 from im3f_jax.data.layout import lay_out
 from im3f_jax.gibbs.init import init_state
 from im3f_jax.gibbs.sweep import gibbs_sweep
+from im3f_jax.gibbs.topic_room import with_topics_as
 from im3f_jax.gibbs.topics import resample_topics
 from im3f_jax.inference.devices import block_sizes, choose_device, describe_device
 from im3f_jax.model.spec import resolve
@@ -61,7 +62,6 @@ from im3f_jax.numerics.linalg import (
     draw_gaussians_by_library,
 )
 from im3f_jax.numerics.random import log_gamma, standard_uniform
-from im3f_jax.numerics.reductions import count_by_cell
 
 __all__ = [
     "Ceilings",
@@ -230,8 +230,11 @@ def measure_ceilings(width, length, rounds):
 
 def _set_up(name, latent_dim, truncation, device, sweeps):
     """Return the spec, the sizes, and what the blocks are called with."""
-    user, item, rating, num_users, num_items = throughput._load(name)
-    layout, _ = lay_out(user, item, rating, num_users, num_items, block_sizes(device))
+    columns = throughput.load(name)
+    rating, num_users, num_items = columns.rating, columns.num_users, columns.num_items
+    layout, _ = lay_out(
+        columns.user, columns.item, rating, num_users, num_items, block_sizes(device)
+    )
     model = (
         im3f.IM3F(latent_dim, max_user_topics=truncation, max_item_topics=truncation)
         if truncation
@@ -244,15 +247,8 @@ def _set_up(name, latent_dim, truncation, device, sweeps):
     state = init_state(key, spec, data)
     for t in range(sweeps):  # away from the start, where all ratings have one topic
         state, _ = gibbs_sweep(jax.random.fold_in(key, t), state, spec, data)
-    valid = jnp.arange(data.rating.shape[0]) < data.num_ratings
-    extra = {
-        "valid": valid,
-        "residual": jnp.where(valid, data.rating - state.global_bias, 0),
-    }
-    for side, row in (("user", data.user), ("item", data.item)):
-        shape = getattr(state, f"{side}_topic_weights").log_row_weights.shape
-        topic = getattr(state, f"{side}_topic_of_rating")
-        extra[f"{side}_counts"] = count_by_cell(valid, row, topic, shape)
+    state = with_topics_as(state, jnp.int32)  # as a sweep hands them on
+    extra = throughput.between_blocks(state, data)
     sizes = Sizes(
         len(rating), num_users, num_items, latent_dim,
         spec.num_user_topics, spec.num_item_topics,

@@ -16,7 +16,6 @@ writes bench/results/NAME.json and NAME.png.
 
 import argparse
 import math
-import statistics
 import sys
 import time
 from functools import lru_cache
@@ -29,6 +28,7 @@ import numpy as np
 import im3f_jax as im3f
 from bench import machine, rows
 from bench.synthetic import SIZES, draw_rows, parse_size, plant
+from bench.timing import race, summary
 from im3f_jax import InputError
 from im3f_jax.data.layout import lay_out
 from im3f_jax.gibbs import (
@@ -299,16 +299,6 @@ def there():
     return found
 
 
-def _time(function, arguments, repeats):
-    """Seconds of repeated calls."""
-    seconds = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        jax.block_until_ready(function(*arguments))
-        seconds.append(time.perf_counter() - begin)
-    return seconds
-
-
 def measure(
     columns, latent_dim, truncation, device, sweeps, store_all=False, blocks=False
 ):
@@ -364,7 +354,7 @@ def measure(
                 compiled(jax.random.fold_in(key, len(seconds)), state, spec, data)
             )
             seconds.append(time.perf_counter() - begin)
-        sweep = _summary(seconds[WARMUP:])
+        sweep = summary(seconds[WARMUP:])
         found = {
             "data": columns.name,
             "num_ratings": len(rating),
@@ -387,37 +377,25 @@ def measure(
     return found
 
 
-def _measure_blocks(spec, key, state, data, sweeps):
-    """Time the blocks of a sweep in alternation: name -> summary."""
-    state = with_topics_as(state, jnp.int32)  # as a sweep hands them on
+def between_blocks(state, data):
+    """Give the `extra` that blocks get from those before: residuals and counts."""
     valid = jnp.arange(data.rating.shape[0]) < data.num_ratings
     extra = {
         "valid": valid,
         "residual": jnp.where(valid, data.rating - state.global_bias, 0),
     }
     for side, row in (("user", data.user), ("item", data.item)):
-        weights = getattr(state, f"{side}_topic_weights").log_row_weights
-        extra[f"{side}_counts"] = count_by_cell(
-            valid, row, getattr(state, f"{side}_topic_of_rating"), weights.shape
-        )
-    arguments = (key, state, data, extra)
-    blocks = {n: jax.jit(f) for n, f in blocks_of(spec).items()}
-    seconds = {n: [] for n in blocks}
-    for function in blocks.values():
-        jax.block_until_ready(function(*arguments))
-    for _ in range(sweeps):
-        for n, function in blocks.items():
-            seconds[n] += _time(function, arguments, 1)
-    return {n: _summary(s) for n, s in seconds.items()}
+        shape = getattr(state, f"{side}_topic_weights").log_row_weights.shape
+        topic = getattr(state, f"{side}_topic_of_rating")
+        extra[f"{side}_counts"] = count_by_cell(valid, row, topic, shape)
+    return extra
 
 
-def _summary(seconds):
-    return {
-        "median": statistics.median(seconds),
-        "least": min(seconds),
-        "largest": max(seconds),
-        "number": len(seconds),
-    }
+def _measure_blocks(spec, key, state, data, sweeps):
+    """Time the blocks of a sweep in alternation: name -> summary."""
+    state = with_topics_as(state, jnp.int32)  # as a sweep hands them on
+    arguments = key, state, data, between_blocks(state, data)
+    return race(blocks_of(spec), arguments, sweeps)
 
 
 def _print(found):
