@@ -18,6 +18,7 @@ from im3f_jax.data.layout import (
     bucket,
     cut_rows,
     row_padding,
+    rows_by_themselves,
 )
 from im3f_jax.errors import InputError
 
@@ -113,7 +114,8 @@ class Shards:
                 changed = {
                     f.name: part(getattr(values, f.name))
                     for f in fields(values)
-                    if f.name != "rows"
+                    if not f.metadata.get("static")
+                    and getattr(values, f.name) is not None
                 }
                 return replace(values, **changed)
             size = len(values) // self.number
@@ -181,7 +183,9 @@ def lay_out_shards(
     bounds = np.append(0, np.cumsum(counts))[first]
     padded = bucket(int(np.diff(bounds).max()) + 1)
     user_rows, user_batch = row_padding(int(np.diff(first).max()), sizes.rows)
-    item_rows, item_batch = row_padding(num_items, sizes.rows, num_shards)
+    # Rows of items are in one order on all shards, however long.
+    item_sizes = rows_by_themselves(sizes)
+    item_rows, item_batch = row_padding(num_items, item_sizes.rows, num_shards)
     places = np.repeat(np.arange(num_shards), np.diff(bounds)) * padded
     places += np.arange(len(user)) - np.repeat(bounds[:-1], np.diff(bounds))
     place_of_user = np.repeat(np.arange(num_shards), np.diff(first)) * user_rows
@@ -201,7 +205,7 @@ def lay_out_shards(
         by_user.append((rows, columns, np.arange(len(rows))))
         by_item.append((columns[turned], rows[turned], turned))
     of_users = user_rows, user_batch, item_rows - 1, padded - 1, sizes
-    of_items = item_rows, item_batch, user_rows - 1, padded - 1, sizes
+    of_items = item_rows, item_batch, user_rows - 1, padded - 1, item_sizes
     layout = RatingLayout(
         user=spread(row, user_rows - 1, np.int32),
         item=spread(item, item_rows - 1, np.int32),
@@ -241,4 +245,8 @@ def _cut_alike(parts: list[tuple], how: tuple) -> RowBlocks:
         row=join("row"),
         batch_start=np.concatenate([blocks.batch_start for blocks in cut]),
         rows=cut[0].rows,
+        place=None
+        if cut[0].place is None
+        else np.concatenate([blocks.place for blocks in cut]),
+        lanes=cut[0].lanes,
     )

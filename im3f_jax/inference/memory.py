@@ -82,7 +82,8 @@ def expected_sizes(
 
     All are those that `lay_out` gives, but for the groups of blocks, which depend on
     the ratings of each row: there are at most as many as stand here, where every row's
-    last block is as empty as it can be.
+    last block is as empty as it can be, and the longest rows have all ratings that they
+    can have (a pair once).
 
     Parameters
     ----------
@@ -105,10 +106,12 @@ def expected_sizes(
         )
     padded = bucket(num_ratings + 1)
     rows_of, blocks = [], []
-    for number in (num_users, num_items):
+    for number, others in ((num_users, num_items), (num_items, num_users)):
         rows, batch_rows = row_padding(number, sizes.rows)
         most = (num_ratings + number * (sizes.block - 1)) // sizes.block
-        group = min(sizes.group, bucket(most, 16))
+        if sizes.lanes > 1:  # the longest row of a set has fewer than any before it
+            most += sizes.lanes * (others // sizes.block + 1) + sizes.lanes
+        group = min(sizes.group, bucket(most, 8 * max(2, sizes.lanes)))
         groups = bucket(most // group + rows // batch_rows, 4)
         rows_of.append(rows)
         blocks.append(BlockShape(groups, group, sizes.block, batch_rows))
