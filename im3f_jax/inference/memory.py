@@ -12,7 +12,7 @@ from im3f_jax.data.layout import (
 )
 from im3f_jax.errors import InputError
 from im3f_jax.gibbs.table_topics import table_room
-from im3f_jax.gibbs.topic_room import topic_dtype
+from im3f_jax.gibbs.topic_room import can_grow, topic_dtype
 from im3f_jax.inference.features import feature_width
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import GammaNoise
@@ -127,9 +127,11 @@ def estimate_memory(
 ) -> dict[str, int]:
     """Estimate the bytes that a fit holds on its device, by array.
 
-    Two copies of the state are counted (before and after a sweep), the working set of
-    the factor block for one batch of rows (Gram sums, precisions and their transposed
-    chunks), the per-rating temporaries (four floats and four int32 a rating for topics,
+    Two copies of the state are counted (before and after a sweep; three where a sweep
+    may have to be discarded, because topics have less room than their truncation), as
+    many of what is predicted, the working set of the factor block for one batch of rows
+    (Gram sums, precisions and their transposed chunks), the per-rating temporaries
+    (four floats and four int32 a rating for topics,
     residuals, table counts; seven more numbers for the seats), three numbers for each
     topic of each table that is moved, and the gammas of the row weights (eight copies).
     A Chinese
@@ -184,15 +186,16 @@ def estimate_memory(
         for prior in (NoTopics(), spec.user_topic_prior, spec.item_topic_prior)
         if not isinstance(prior, CRF)
     )
+    copies = 3 if can_grow(spec) else 2
     parts = {
         "ratings": num_ratings * (8 + word),
         "blocks": sum(
             shape.groups * shape.group * (8 * shape.block + 4) for shape in sizes.blocks
         ),
         "state": num_chains
-        * 2
+        * copies
         * ((by_row + topic_factors) * word + 2 * integer * num_ratings),
-        "features": num_chains * 2 * (users + items) * feature_width(spec) * word,
+        "features": num_chains * copies * (users + items) * feature_width(spec) * word,
         "factor work": num_chains * word * (3 * batch_rows * dim**2 + 3 * group * dim),
         "rating work": num_chains * tokens * (4 * word + 16 + 28 * (seated > 1)),
         "table work": num_chains * 3 * word * table_room(tokens) * seated,
@@ -200,7 +203,7 @@ def estimate_memory(
         * 8
         * word
         * max(weights[0] * user_topics, weights[1] * item_topics),
-        "predictions": num_chains * 2 * word * (num_ratings + num_test),
+        "predictions": num_chains * copies * word * (num_ratings + num_test),
     }
     for side, prior, rows in (
         ("user", spec.user_topic_prior, users),
