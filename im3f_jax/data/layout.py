@@ -36,18 +36,22 @@ Array = Any  # numpy on the host, jax on a device
 class BlockSizes:
     """Sizes that shape the work: ratings a block, blocks a group, rows a batch.
 
-    `chunk` is the number of ratings in one step of the rating-wise loops.
+    `chunk` is the number of ratings in one step of the rating-wise loops. `lanes` rows
+    are taken together, and divide the blocks of a group; 1: each row by itself.
     """
 
     block: int
     group: int
     rows: int
     chunk: int
+    lanes: int = 1
 
 
-# Two cores: a group's ratings, products and sums stay in cache. One GPU: few, large
-# launches; a batch holds rows x D x D floats (420 MB at D = 40).
-CPU_BLOCKS = BlockSizes(block=64, group=64, rows=512, chunk=1024)
+# Two cores: a group's ratings, products and sums stay in cache, and eight rows fill a
+# vector (products of 16 or 32 rows, or in blocks of 8, take 1.6 to 2 times as long at
+# D = 40). One GPU: few, large launches; a batch holds rows x D x D floats (420 MB at
+# D = 40).
+CPU_BLOCKS = BlockSizes(block=16, group=128, rows=128, chunk=1024, lanes=8)
 GPU_BLOCKS = BlockSizes(block=64, group=4096, rows=65536, chunk=262144)
 
 
@@ -57,6 +61,9 @@ class RowBlocks:
     """One side's ratings, row by row, in blocks.
 
     Padding points at the other side's empty row and at an empty rating, which hold 0.
+    With `lanes` rows are sorted by falling number of ratings, so that those taken
+    together are of about one length: `lanes` blocks in succession belong to as many
+    rows in succession, the first of which has most ratings.
     """
 
     other: Array  # row of the other side, int32, shape (groups, group, block)
@@ -64,6 +71,12 @@ class RowBlocks:
     row: Array  # row within its batch (padding: rows a batch), (groups, group)
     batch_start: Array  # first group of each batch, int32, shape (batches + 1,)
     rows: int = field(metadata={"static": True})  # of all batches, with padding
+    place: Array | None = None  # of each row in the batches, (rows,); None: as they are
+    lanes: int = field(default=1, metadata={"static": True})
+
+    def by_row(self, values: Array) -> Array:
+        """Sort what all batches give, shape (rows, ..), by row."""
+        return values if self.place is None else values[self.place]
 
 
 @jax.tree_util.register_dataclass
@@ -257,6 +270,7 @@ def _pair_blocks(
     The sizes are halved while that saves work: most colours are rare, most persons have
     few pairs. A batch costs as much as some rows more, a block as some pairs more.
     """
+    sizes = _by_themselves(sizes)
     colour = colour_rows(first, second, num_persons)
     degree = np.bincount(np.append(first, second), minlength=num_persons)
     of_colour = np.bincount(colour)
@@ -290,6 +304,14 @@ def _pair_blocks(
     return PairBlocks(blocks, person.reshape(num_batches, batch_rows))
 
 
+def _by_themselves(sizes: BlockSizes) -> BlockSizes:
+    """Take each row by itself, where sets were taken: longer blocks, fewer batches."""
+    if sizes.lanes == 1:
+        return sizes
+    block, rows, group = 4 * sizes.block, 4 * sizes.rows, sizes.group // 2
+    return replace(sizes, block=block, group=group, rows=rows, lanes=1)
+
+
 def _least_work(counts: np.ndarray, largest: int, overhead: int, sizes: int) -> int:
     """Find the size, a half of a half .. of the largest, that cuts counts cheapest."""
     choices = [max(1, largest >> k) for k in range(sizes)]
@@ -316,14 +338,31 @@ def _cut(
     sizes: BlockSizes,
 ) -> RowBlocks:
     """Cut ratings that are sorted by row into blocks, groups and batches."""
-    block, group = sizes.block, sizes.group
-    counts = np.bincount(row, minlength=rows)
+    block, lanes = sizes.block, sizes.lanes
+    counts, row_place = np.bincount(row, minlength=rows), None
+    if lanes > 1:
+        longest_first = np.argsort(-counts, kind="stable")
+        row_place = np.empty(rows, np.int32)
+        row_place[longest_first] = np.arange(rows)
+        counts, row = counts[longest_first], row_place[row]
+        order = np.argsort(row, kind="stable")
+        row, other, position = row[order], other[order], position[order]
     row_start = np.cumsum(counts) - counts
-    blocks_of_row = -(-counts // block)
-    row_of_block = np.repeat(np.arange(rows), blocks_of_row)
+    # As many blocks as the longest row of its set has, lane beside lane.
+    steps_of_set = -(-counts.reshape(-1, lanes).max(axis=1) // block)
+    blocks_of_set = steps_of_set * lanes
+    sets = np.arange(rows // lanes)
+    set_of_block = np.repeat(sets, blocks_of_set)
+    first_of_set = np.cumsum(blocks_of_set) - blocks_of_set
+    step, lane = np.divmod(
+        np.arange(len(set_of_block)) - first_of_set[set_of_block], lanes
+    )
+    row_of_block = set_of_block * lanes + lane
+    is_empty = step * block >= counts[row_of_block]
     batch_of_block = row_of_block // batch_rows
     blocks_of_batch = np.bincount(batch_of_block, minlength=rows // batch_rows)
-    group = min(group, bucket(max(1, int(blocks_of_batch.max())), 16))
+    most = max(1, int(blocks_of_batch.max()))
+    group = min(sizes.group, bucket(most, 8 * max(2, lanes)))
     groups_of_batch = -(-blocks_of_batch // group)
     batch_start = np.concatenate([[0], np.cumsum(groups_of_batch)])
     # A batch's blocks begin at a group of its own.
@@ -333,9 +372,9 @@ def _cut(
         + np.arange(len(row_of_block))
         - first_block[batch_of_block]
     )
-    first_of_row = np.cumsum(blocks_of_row) - blocks_of_row
     within = np.arange(len(row)) - row_start[row]
-    slot = slot_of_block[first_of_row[row] + within // block] * block + within % block
+    block_of_rating = first_of_set[row // lanes] + within // block * lanes + row % lanes
+    slot = slot_of_block[block_of_rating] * block + within % block
     groups = bucket(max(1, int(batch_start[-1])), 4)
 
     def place(values: np.ndarray, where: np.ndarray, size: int, fill: int):
@@ -350,8 +389,13 @@ def _cut(
             shape
         ),
         row=place(
-            row_of_block % batch_rows, slot_of_block, groups * group, batch_rows
+            np.where(is_empty, batch_rows, row_of_block % batch_rows),
+            slot_of_block,
+            groups * group,
+            batch_rows,
         ).reshape(groups, group),
         batch_start=batch_start.astype(np.int32),
         rows=rows,
+        place=row_place,
+        lanes=lanes,
     )

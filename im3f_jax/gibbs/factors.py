@@ -8,7 +8,12 @@ from jax import Array, lax
 
 from im3f_jax.data.layout import PairBlocks, RowBlocks
 from im3f_jax.gibbs.state import FactorPriorState
-from im3f_jax.numerics.linalg import draw_gaussians, weighted_moments
+from im3f_jax.numerics.linalg import (
+    add_moments_in_lanes,
+    draw_gaussians,
+    draw_gaussians_in_lanes,
+    weighted_moments,
+)
 from im3f_jax.numerics.random import standard_normal
 
 __all__ = [
@@ -79,7 +84,7 @@ def conditional_factors(
         ),
         jnp.arange(num_batches),
     )
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), parts)
+    return jax.tree.map(lambda x: blocks.by_row(x.reshape(-1, *x.shape[2:])), parts)
 
 
 def resample_factors(
@@ -106,21 +111,19 @@ def resample_factors(
 
     def draw(batch_and_noise):
         batch, noise = batch_and_noise
-        linear, precision = _batch_parameters(
-            prior,
-            residual,
-            other_factors,
-            rating_variance,
-            blocks,
-            root,
-            batch,
-            other_row,
-        )
+        given = prior, residual, other_factors, rating_variance, blocks, root, batch
+        if blocks.lanes > 1:
+            linear, precision = _batch_parameters_in_lanes(*given, other_row)
+            return draw_gaussians_in_lanes(
+                precision, linear, noise.reshape(linear.shape)
+            )
+        linear, precision = _batch_parameters(*given, other_row)
         return draw_gaussians(precision, linear, noise)
 
     factors = lax.map(
         draw, (jnp.arange(num_batches), noise.reshape(num_batches, -1, dim))
-    ).reshape(rows, dim)
+    )
+    factors = blocks.by_row(factors.reshape(rows, dim))
     return jnp.where(
         (jnp.arange(rows, dtype=jnp.int32) < num_rows)[:, None], factors, 0
     )
@@ -197,18 +200,32 @@ def _batch_parameters(
     other_row: Array | None = None,
 ) -> FactorParameters:
     """Natural parameters of one batch of rows, summed group by group."""
+    if blocks.lanes > 1:
+        linear, precision = _batch_parameters_in_lanes(
+            prior,
+            residual,
+            other_factors,
+            rating_variance,
+            blocks,
+            root,
+            batch,
+            other_row,
+        )
+        linear, precision = (
+            jnp.moveaxis(x, -1, 1).reshape(-1, *x.shape[1:-1])
+            for x in (linear, precision)
+        )
+        upper = jnp.triu(precision)
+        return FactorParameters(linear, upper + jnp.swapaxes(jnp.triu(upper, 1), 1, 2))
     dim = other_factors.shape[1]
     dtype = other_factors.dtype
     rows = blocks.rows // (blocks.batch_start.shape[0] - 1)
 
     def add_group(group, sums):
         gram, linear = sums
-        row, position = blocks.row[group], blocks.position[group]
-        other = blocks.other[group] if other_row is None else other_row[position]
-        vectors, x = other_factors[other], residual[position]
-        if root is not None:  # the square root of the precisions, on both sides
-            scale = root[position]
-            vectors, x = vectors * scale[..., None], x * scale
+        row, vectors, x = _read_group(
+            residual, other_factors, blocks, root, group, other_row
+        )
         products, cross = weighted_moments(vectors, x)
         return (
             gram.at[row].add(products, mode="drop"),
@@ -226,3 +243,58 @@ def _batch_parameters(
         linear=pull[None] + linear / rating_variance,
         precision=prior.precision[None] + gram / rating_variance,
     )
+
+
+def _batch_parameters_in_lanes(
+    prior: FactorPriorState,
+    residual: Array,
+    other_factors: Array,
+    rating_variance: Array,
+    blocks: RowBlocks,
+    root: Array | None,
+    batch: Array,
+    other_row: Array | None = None,
+) -> FactorParameters:
+    """`_batch_parameters` of sets of rows, as `draw_gaussians_in_lanes` reads them."""
+    dim, lanes = other_factors.shape[1], blocks.lanes
+    dtype = other_factors.dtype
+    sets = blocks.rows // (blocks.batch_start.shape[0] - 1) // lanes
+
+    def add_group(group, sums):
+        return add_moments_in_lanes(
+            *sums,
+            *_read_group(residual, other_factors, blocks, root, group, other_row),
+        )
+
+    gram, linear = lax.fori_loop(
+        blocks.batch_start[batch],
+        blocks.batch_start[batch + 1],
+        add_group,
+        (
+            jnp.zeros((sets, dim, dim, lanes), dtype),
+            jnp.zeros((sets, dim, lanes), dtype),
+        ),
+    )
+    pull = jnp.matmul(prior.precision, prior.mean, precision="highest")
+    return FactorParameters(
+        linear=pull[None, :, None] + linear / rating_variance,
+        precision=prior.precision[None, :, :, None] + gram / rating_variance,
+    )
+
+
+def _read_group(
+    residual: Array,
+    other_factors: Array,
+    blocks: RowBlocks,
+    root: Array | None,
+    group: Array,
+    other_row: Array | None,
+) -> tuple[Array, Array, Array]:
+    """Row of each block of a group, and its ratings' vectors and residuals."""
+    row, position = blocks.row[group], blocks.position[group]
+    other = blocks.other[group] if other_row is None else other_row[position]
+    vectors, x = other_factors[other], residual[position]
+    if root is not None:  # the square root of the precisions, on both sides
+        scale = root[position]
+        vectors, x = vectors * scale[..., None], x * scale
+    return row, vectors, x

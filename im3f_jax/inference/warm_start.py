@@ -168,4 +168,5 @@ def _weighted_sums(values: Array, other: Array, blocks: RowBlocks) -> Array:
             jnp.zeros((rows, dim), other.dtype),
         )
 
-    return lax.map(sum_batch, jnp.arange(num_batches)).reshape(blocks.rows, dim)
+    sums = lax.map(sum_batch, jnp.arange(num_batches)).reshape(blocks.rows, dim)
+    return blocks.by_row(sums)

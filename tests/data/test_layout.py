@@ -29,8 +29,12 @@ def read_side(blocks):
     """List (row, other row, position) of all ratings in the order of the blocks.
 
     Batches are walked as the factor step walks them: groups batch_start[b] up to
-    batch_start[b + 1], rows of the batch counted from b x rows a batch.
+    batch_start[b + 1], places of the batch counted from b x rows a batch.
     """
+    row_at = np.arange(blocks.rows)
+    if blocks.place is not None:
+        row_at = np.argsort(blocks.place)
+        np.testing.assert_array_equal(blocks.by_row(row_at), np.arange(blocks.rows))
     num_batches = len(blocks.batch_start) - 1
     per_batch = blocks.rows // num_batches
     assert per_batch * num_batches == blocks.rows
@@ -47,7 +51,8 @@ def read_side(blocks):
                 if row == per_batch:  # a block of padding, dropped
                     spare += pairs
                 else:
-                    found += [(batch * per_batch + int(row), *pair) for pair in pairs]
+                    own = int(row_at[batch * per_batch + row])
+                    found += [(own, *pair) for pair in pairs]
     return found, spare
 
 
@@ -113,6 +118,31 @@ def test_rows_with_more_ratings_than_a_block_take_several():
     row = layout.user_blocks.row
     blocks = np.bincount(row[row < layout.user_blocks.rows].ravel(), minlength=9)
     np.testing.assert_array_equal(blocks[:9], -(-counts // SMALL.block))
+
+
+@pytest.mark.parametrize("num_rows", [1, 9, 64, 300])
+def test_rows_of_a_set_lie_lane_beside_lane(num_rows):
+    user, item, rating = table(3_000, num_rows, 50)
+    sizes = BlockSizes(block=4, group=32, rows=128, chunk=64, lanes=8)
+    blocks = lay_out(user, item, rating, num_rows, 50, sizes)[0].user_blocks
+    batches = len(blocks.batch_start) - 1
+    counts = np.bincount(user, minlength=blocks.rows)[np.argsort(blocks.place)]
+    assert np.all(np.diff(counts) <= 0)  # by place
+    row = blocks.row[: blocks.batch_start[-1]].reshape(-1, 8)
+    padding = blocks.rows // batches
+    first = row[:, 0]
+    expected = np.where(
+        first[:, None] < padding, first[:, None] + np.arange(8), padding
+    )
+    assert np.all(first[first < padding] % 8 == 0)
+    assert np.all((row == expected) | (row == padding))
+    # A block for every four ratings of each row, one after another.
+    steps = np.diff(blocks.batch_start) * (blocks.row.shape[1] // 8)
+    at = np.repeat(np.arange(batches), steps)
+    places = (at[:, None] * padding + row)[row < padding]
+    np.testing.assert_array_equal(
+        np.bincount(places, minlength=blocks.rows), -(-counts // 4)
+    )
 
 
 def test_many_rows_make_several_batches():

@@ -1,5 +1,7 @@
 """The factors of a side: exact against the log joint, draws against their moments."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -163,6 +165,7 @@ def test_a_mutant_of_the_noise_is_found(side, mutant, float64):
         BlockSizes(block=1, group=3, rows=64, chunk=8),  # a block a rating
         BlockSizes(block=2, group=2, rows=2, chunk=8),  # several batches of rows
         BlockSizes(block=64, group=4096, rows=65536, chunk=262144),
+        BlockSizes(block=2, group=16, rows=64, chunk=8, lanes=8),
     ],
 )
 def test_conditional_does_not_depend_on_blocks_and_padding(side, float64, sizes):
@@ -176,11 +179,13 @@ def test_conditional_does_not_depend_on_blocks_and_padding(side, float64, sizes)
         np.testing.assert_allclose(a[:number], b[:number], atol=1e-12)
 
 
+@pytest.mark.parametrize("lanes", [1, 8])
 @pytest.mark.parametrize("noise", ["constant", "that differs"])
-def test_draws(noise):
+def test_draws(noise, lanes):
     side = tiny.SIDES["user"]
     spec = None if noise == "constant" else NOISY
-    _, data, state = tiny.make(tiny.PRECISIONS["float32"], spec)
+    sizes = replace(tiny.SIZES, lanes=lanes)
+    _, data, state = tiny.make(tiny.PRECISIONS["float32"], spec, sizes=sizes)
     given = arguments(side, state, data)
     draw = quick_jit(jax.vmap(resample_factors, (0, *[None] * 7)))
     keys = jax.random.split(jax.random.key(0), 4_000)

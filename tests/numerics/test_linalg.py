@@ -126,3 +126,42 @@ def test_moments_equal_numpys(dim):
     np.testing.assert_allclose(
         linear, np.einsum("tnd,tn->td", vectors, weights), atol=1e-12
     )
+
+
+@pytest.mark.parametrize("dim", [1, 3, 10, 23, 40])
+@pytest.mark.parametrize("lanes", [1, 8])
+def test_moments_in_lanes_equal_numpys_and_draw_the_same(dim, lanes):
+    rng = np.random.default_rng(1)
+    sets = 6
+    rows = sets * lanes
+    set_of_step = np.array([0, 0, 0, 2, 5, 5, sets])  # the last is padding
+    row = (set_of_step[:, None] * lanes + np.arange(lanes)).reshape(-1)
+    vectors, weights = (
+        rng.normal(size=(len(row), 3, dim)),
+        rng.normal(size=(len(row), 3)),
+    )
+    gram, linear = np.zeros((rows, dim, dim)), np.zeros((rows, dim))
+    real = row < rows
+    gram += np.eye(dim)
+    np.add.at(gram, row[real], np.einsum("tnd,tne->tde", vectors, vectors)[real])
+    np.add.at(linear, row[real], np.einsum("tnd,tn->td", vectors, weights)[real])
+    row[1::lanes] = row[1::lanes] if lanes == 1 else rows  # the first alone is read
+    with jax.enable_x64(True):
+        found = quick_jit(linalg.add_moments_in_lanes)(
+            np.broadcast_to(np.eye(dim)[None, :, :, None], (sets, dim, dim, lanes)),
+            np.zeros((sets, dim, lanes)),
+            row.astype(np.int32),
+            vectors,
+            weights,
+        )
+        noise = rng.normal(size=(sets, dim, lanes))
+        drawn = quick_jit(linalg.draw_gaussians_in_lanes)(*found, noise)
+    by_row = np.moveaxis(found[0], -1, 1).reshape(rows, dim, dim)
+    np.testing.assert_allclose(np.triu(by_row), np.triu(gram), atol=1e-12)
+    np.testing.assert_allclose(
+        np.moveaxis(found[1], -1, 1).reshape(rows, dim), linear, atol=1e-12
+    )
+    noise = np.moveaxis(noise, -1, 1).reshape(rows, dim)
+    with jax.enable_x64(True):
+        expected = jitted["across_rows"](gram, linear, noise)
+    np.testing.assert_allclose(drawn, expected, atol=1e-10)
