@@ -51,7 +51,8 @@ class BlockSizes:
 
 
 # Two cores: a group's ratings, products and sums stay in cache, and eight rows fill a
-# vector. One GPU: few, large launches; a batch holds rows x D x D floats (420 MB at
+# vector (products of 16 or 32 rows, or in blocks of 8, take 1.6 to 2 times as long at
+# D = 40). One GPU: few, large launches; a batch holds rows x D x D floats (420 MB at
 # D = 40).
 CPU_BLOCKS = BlockSizes(block=16, group=128, rows=128, chunk=1024, lanes=8)
 GPU_BLOCKS = BlockSizes(block=64, group=4096, rows=65536, chunk=262144)
