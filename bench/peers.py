@@ -45,7 +45,10 @@ from im3f_jax.errors import InputError
 __all__ = ["main", "paired_difference", "rmse", "seconds_a_sweep"]
 
 SKIPPED_SWEEPS = 5  # of the peers: caches fill, thread pools start
-MODELS = ("bpmf", "pmf", "m3f", "im3f")
+MODELS = ("bpmf", "pmf", "m3f", "im3f", "im3f-128")
+# Of "im3f-128": as many topics as a test of speed asks for, in use from the start.
+MANY = {"max_user_topics": 128, "max_item_topics": 128}
+START_TOPICS = 30
 OURS = "defaults; store='summary', track_train=False, as the peers do"
 # system -> the package it needs, and what should be known of its settings
 PEERS = {
@@ -115,7 +118,9 @@ def run_ours(name, split, latent_dim, sweeps, burn_in, seed):
     """Fit one of our models with its defaults, averaging what the peers average."""
     import im3f_jax as im3f
 
-    model = getattr(im3f, name.upper())(latent_dim=latent_dim)
+    name, _, many = name.partition("-")
+    given = MANY if many else {}
+    model = getattr(im3f, name.upper())(latent_dim=latent_dim, **given)
     marks, last = [], [time.perf_counter()]
 
     def note(sweep, elapsed, metrics):
@@ -128,6 +133,7 @@ def run_ours(name, split, latent_dim, sweeps, burn_in, seed):
         test=split.test,
         num_warmup=burn_in,
         num_samples=sweeps - burn_in,
+        start_topics=START_TOPICS if many else 1,
         seed=seed,
         progress=False,
         store="summary",
