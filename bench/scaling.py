@@ -96,8 +96,10 @@ def count_collectives(jaxpr, times=1):
                 if hasattr(part, "eqns"):
                     inside.append(part)
         often = times * equation.params["length"] if name == "scan" else times
-        for part in inside:
-            more = count_collectives(part, often)
+        counted = [count_collectives(part, often) for part in inside]
+        if name == "cond":  # one of its branches runs: that which tells most
+            counted = [max(counted, key=lambda one: sum(s * t for _, s, t in one))]
+        for more in counted:
             if more and name == "while":
                 raise ValueError(
                     "a loop of unknown length tells other shards something"

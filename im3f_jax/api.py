@@ -39,6 +39,7 @@ from im3f_jax.inference.sharding import (
     ALL_THE_SAME,
     BY_SHARD,
     Placement,
+    all_or_none,
     check_sharded,
     choose_devices,
     put,
@@ -209,7 +210,10 @@ class Model(ModelSpec):
         here = (d for d in every if d.process_index == jax.process_index(d.platform))
         chosen = next(here, None)
         if chosen is None:
-            raise InputError("None of the devices belongs to this process.")
+            raise InputError(
+                "None of the devices belongs to this process: give devices='all', or "
+                "a list with one of its own."
+            )
         described = describe_device(chosen)
         if len(every) > 1:
             described = f"{len(every)} x {described}"
@@ -273,25 +277,28 @@ class Model(ModelSpec):
             at_once = False
         keeps = store == "all" and self.estimate == "posterior"
         num_kept = num_chains * (num_samples // thinning) if keeps else 0
-        if keeps:
-            _check_host_memory(
-                estimate_draw_bytes(spec, num_users, num_items),
-                num_chains,
-                num_samples,
-                thinning,
-                memory_limit,
+        lengths = num_warmup, num_samples, num_chains, thinning, start_topics
+        settings = repr((spec, lengths, seed, init, store, track_train))
+        with all_or_none(mesh, (user, item, train.rating), settings):
+            if keeps:
+                _check_host_memory(
+                    estimate_draw_bytes(spec, num_users, num_items),
+                    num_chains,
+                    num_samples,
+                    thinning,
+                    memory_limit,
+                )
+            _check_device_memory(
+                spec,
+                start_room(spec, start_topics),
+                layout,
+                len(pairs.rating) // len(every),
+                num_chains if at_once else 1,
+                num_kept if chosen.platform == "cpu" else 0,
+                (num_users, num_items),
+                every,
+                described,
             )
-        _check_device_memory(
-            spec,
-            start_room(spec, start_topics),
-            layout,
-            len(pairs.rating) // len(every),
-            num_chains if at_once else 1,
-            num_kept if chosen.platform == "cpu" else 0,
-            (num_users, num_items),
-            every,
-            described,
-        )
         arrays = jax.tree.map(lambda x: np.asarray(x, layout.rating.dtype), spec)
         placement = None
         if shards is None:
@@ -1073,16 +1080,16 @@ def _check_device_memory(
         advice.append("chain_method='sequential' (fewer chains at once)")
     if num_kept:  # on the host, which the device is
         parts["kept draws"] = num_kept * estimate_draw_bytes(start, *sizes)
-        parts["total"] += parts["kept draws"]
         advice.append("store='summary'")
     if start.num_user_topics + start.num_item_topics > 2:
         advice.append("fewer topics stored (start_topics, truncations)")
     advice += ["a smaller latent_dim", "fewer ratings"]
     here = [d for d in devices if d.process_index == jax.process_index(d.platform)]
-    limit = device_memory(here[0])
-    if limit is not None and here[0].platform == "cpu":
-        limit //= len(here)  # they are one machine
-    check_device_memory(parts, limit, described, advice)
+    if here[0].platform == "cpu":  # they are one machine, with the draws once
+        kept = parts.pop("kept draws", 0)
+        parts = {name: len(here) * size for name, size in parts.items()}
+        parts |= {"kept draws": kept, "total": parts["total"] + kept}
+    check_device_memory(parts, device_memory(here[0]), described, advice)
 
 
 def _check_host_memory(

@@ -26,6 +26,7 @@ from im3f_jax.errors import Im3fWarning, InputError, SamplingError
 
 __all__ = ["main"]
 
+A_WEEK = 7 * 24 * 3600  # seconds
 PREDICTIONS = "predictions.csv"
 METRICS = "metrics.json"
 TRACE = "trace.csv"
@@ -323,7 +324,8 @@ def _add_fit(commands) -> None:
         "--distributed",
         action="store_true",
         help="the devices of all processes share every chain; start the same command "
-        "once on each machine (or once a GPU), where every process can read the data. "
+        "once on each machine, where it can read the data (or once a GPU, each seeing "
+        "one only: CUDA_VISIBLE_DEVICES). "
         "Under Slurm, Open MPI or Kubernetes processes find each other; elsewhere give "
         "the three options below. The first process writes the results",
     )
@@ -534,7 +536,10 @@ def _fit(arguments: argparse.Namespace) -> int:
         progress=not arguments.quiet,
     )
     train, test, split = _split(ratings, arguments)
-    out = _output_folder(arguments.out, arguments.overwrite) if first else None
+    out = None
+    with _together(arguments.distributed):
+        if first:
+            out = _output_folder(arguments.out, arguments.overwrite)
     say(
         f"{arguments.file}: {len(ratings):,} ratings, {ratings.num_users:,} users, "
         f"{ratings.num_items:,} items; training on {len(train):,}"
@@ -598,6 +603,20 @@ def _fit(arguments: argparse.Namespace) -> int:
     return 0
 
 
+@contextmanager
+def _together(distributed: bool):
+    """Go on after the block in all processes, or in none."""
+    if not distributed:
+        yield
+        return
+    import jax
+
+    from im3f_jax.inference.sharding import all_or_none
+
+    with all_or_none(jax.sharding.Mesh(jax.devices(), "devices")):
+        yield
+
+
 def _join_processes(arguments: argparse.Namespace) -> bool:
     """Join the other processes, where there are; tell whether this is the first."""
     by_hand = {
@@ -616,7 +635,8 @@ def _join_processes(arguments: argparse.Namespace) -> bool:
     import jax
 
     try:
-        jax.distributed.initialize(**by_hand)
+        # At the end all wait for the first, which scores and writes.
+        jax.distributed.initialize(**by_hand, shutdown_timeout_seconds=A_WEEK)
     except (RuntimeError, ValueError) as error:
         raise InputError(
             f"the processes do not find each other: {error} (outside of Slurm, Open "

@@ -32,11 +32,11 @@ def choose_device(device: "str | jax.Device") -> jax.Device:
     if isinstance(device, jax.Device):
         return device
     if device == "auto":
-        return jax.devices()[0]
+        return jax.local_devices()[0]
     if device not in ("cpu", "gpu"):
         raise InputError(f"device is {device!r}, but must be 'auto', 'cpu' or 'gpu'.")
     try:
-        return jax.devices(device)[0]
+        return jax.local_devices(backend=device)[0]
     except RuntimeError:
         raise InputError(
             f"device={device!r} was asked for, but JAX {jax.__version__} sees only: "

@@ -42,6 +42,7 @@ class BlockShape:
     group: int  # blocks a group
     block: int  # ratings a block
     batch_rows: int  # rows a batch
+    places: int = 0  # of rows that are sorted by length
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ def sizes_of(layout: RatingLayout) -> LayoutSizes:
 
     def shape(blocks: RowBlocks) -> BlockShape:
         batches = len(blocks.batch_start) - 1
-        return BlockShape(*blocks.other.shape, blocks.rows // batches)
+        places = 0 if blocks.place is None else len(blocks.place)
+        return BlockShape(*blocks.other.shape, blocks.rows // batches, places)
 
     return LayoutSizes(
         layout.rating.shape[0],
@@ -114,7 +116,8 @@ def expected_sizes(
         group = min(sizes.group, bucket(most, 8 * max(2, sizes.lanes)))
         groups = bucket(most // group + rows // batch_rows, 4)
         rows_of.append(rows)
-        blocks.append(BlockShape(groups, group, sizes.block, batch_rows))
+        places = rows if sizes.lanes > 1 else 0
+        blocks.append(BlockShape(groups, group, sizes.block, batch_rows, places))
     chunk = math.gcd(padded, sizes.chunk)
     return LayoutSizes(padded, *rows_of, chunk, word, tuple(blocks))
 
@@ -190,7 +193,8 @@ def estimate_memory(
     parts = {
         "ratings": num_ratings * (8 + word),
         "blocks": sum(
-            shape.groups * shape.group * (8 * shape.block + 4) for shape in sizes.blocks
+            shape.groups * shape.group * (8 * shape.block + 4) + 4 * shape.places
+            for shape in sizes.blocks
         ),
         "state": num_chains
         * copies

@@ -1,8 +1,11 @@
 """The run: a loop on the host over compiled chunks of sweeps."""
 
 import logging
+import signal
+import threading
 import time
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -39,6 +42,7 @@ from im3f_jax.inference.sharding import (
     STATE,
     Placement,
     agree,
+    differing,
     fetch,
     local_view,
     on_mesh,
@@ -622,6 +626,11 @@ class _Loop:
     interrupted: bool = False
     filled: tuple[int, int] = (0, 0)  # chains of this group, and draws kept of each
 
+    @property
+    def _spread(self) -> bool:
+        """Whether other processes share the chains."""
+        return self.placement is not None and self.placement.mesh.is_multi_process
+
     def _put(self, carry: Carry) -> Carry:
         """Commit a carry to where the data are.
 
@@ -669,43 +678,50 @@ class _Loop:
         chains = [_Chain([], np.zeros(0), np.zeros(0), 0) for _ in keys]
         sweep, pace = 0, 1
         start = last = time.perf_counter()
-        try:
-            while sweep < total:
-                before = self.spec
-                stop = min(sweep + pace, total, self._next_kept(sweep))
-                bounds = chain_key, np.int32(sweep), np.int32(stop), plan
-                after = jax.block_until_ready(
-                    advance(carry, *bounds, self.spec, data, test)
-                )
-                lacks = grows and self._grow(after.state)
-                if not grows:
-                    carry = after
-                    lacks = self._grow_topics(carry.overflow)
-                if lacks:
-                    begin = time.perf_counter()
-                    carry = self._enlarged(carry, before)
-                    # No sweep: this call compiles.
-                    bounds = chain_key, np.int32(sweep), np.int32(0), plan
-                    carry = jax.block_until_ready(
+        with _later_interrupts(self._spread) as interrupts:
+            try:
+                while sweep < total:
+                    before = self.spec
+                    stop = min(sweep + pace, total, self._next_kept(sweep))
+                    bounds = chain_key, np.int32(sweep), np.int32(stop), plan
+                    after = jax.block_until_ready(
                         advance(carry, *bounds, self.spec, data, test)
                     )
-                    last = time.perf_counter()
-                    seconds["compile"] += last - begin
-                    start += last - begin
-                    continue
-                carry = after
-                self._check(carry, sweep, stop)
-                self._collect(chains, carry, stop - sweep, stop, many)
-                now = time.perf_counter()
-                rate = (now - last) / (stop - sweep)
-                if not grows:  # what overflows is one sweep
-                    pace = int(np.clip(CHUNK_SECONDS / max(rate, 1e-6), 1, CHUNK))
+                    lacks = grows and self._grow(after.state)
+                    if not grows:
+                        carry = after
+                        lacks = self._grow_topics(carry.overflow)
+                    if lacks:
+                        begin = time.perf_counter()
+                        carry = self._enlarged(carry, before)
+                        # No sweep: this call compiles.
+                        bounds = chain_key, np.int32(sweep), np.int32(0), plan
+                        carry = jax.block_until_ready(
+                            advance(carry, *bounds, self.spec, data, test)
+                        )
+                        last = time.perf_counter()
+                        seconds["compile"] += last - begin
+                        start += last - begin
+                        continue
+                    carry = after
+                    self._check(carry, sweep, stop)
+                    self._collect(chains, carry, stop - sweep, stop, many)
+                    now = time.perf_counter()
+                    rate = (now - last) / (stop - sweep)
+                    if not grows:  # what overflows is one sweep
+                        pace = int(np.clip(CHUNK_SECONDS / max(rate, 1e-6), 1, CHUNK))
+                    self._report(chains, stop - sweep, stop, now - start)
+                    sweep, last = stop, time.perf_counter()
                     if self.placement is not None:
-                        pace = agree(pace, self.placement.mesh)
-                self._report(chains, stop - sweep, stop, now - start)
-                sweep, last = stop, time.perf_counter()
-        except KeyboardInterrupt:
-            self.interrupted = True
+                        given = pace, bool(interrupts), self.placement.mesh
+                        pace, stopped = agree(*given)
+                        if stopped:
+                            raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                self.interrupted = True
+        if self._spread:
+            test_sum, train_sum = fetch((carry.test_sum, carry.train_sum))
+            chains[0].test_sum, chains[0].train_sum = test_sum, train_sum
         seconds["run"] += time.perf_counter() - start
         return chains
 
@@ -755,6 +771,14 @@ class _Loop:
         return self.num_warmup + (since // self.thinning + 1) * self.thinning
 
     def _check(self, carry: Carry, start: int, stop: int) -> None:
+        if self.placement is not None:
+            differ = fetch(differing(carry.state, self.placement.mesh))
+            if any(differ.values()):
+                named = ", ".join(name for name, one in differ.items() if one)
+                raise SamplingError(
+                    f"After sweep {stop} the devices do not agree on {named}: are they "
+                    "of one kind, with one version of JAX?"
+                )
         finite = fetch(_finite(carry))
         bad = [name for name, ok in finite.items() if not np.all(ok)]
         if bad:
@@ -767,9 +791,11 @@ class _Loop:
     def _collect(
         self, chains: list[_Chain], carry: Carry, count: int, stop: int, many: bool
     ) -> None:
-        records, kept, test_sum, train_sum = fetch(
-            (carry.records, carry.kept, carry.test_sum, carry.train_sum)
-        )
+        # Sums of which other processes have parts are fetched once, at the end.
+        sums = () if self._spread else (carry.test_sum, carry.train_sum)
+        records, kept, *sums = fetch((carry.records, carry.kept, *sums))
+        test_sum, train_sum = sums or (np.zeros(0), np.zeros(0))
+
         since = stop - self.num_warmup
         if self.draws is not None and since > 0 and since % self.thinning == 0:
             self._keep(carry, since // self.thinning - 1, len(chains), many)
@@ -827,6 +853,23 @@ class _Loop:
             self.progress(count * len(chains), metrics)
         if self.callback is not None:
             self.callback(sweep, elapsed, metrics)
+
+
+@contextmanager
+def _later_interrupts(later: bool):
+    """Note Ctrl-C in a list instead of raising it, where `later`.
+
+    Processes that share a chain must leave it after the same sweep.
+    """
+    noted: list[bool] = []
+    if not later or threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: noted.append(True))
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def map_settings(spec: ModelSpec, data: RatingLayout) -> tuple[Array, Array]:

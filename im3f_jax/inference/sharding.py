@@ -6,13 +6,17 @@ many, see each other's devices after `jax.distributed.initialize`; each then run
 same program on the same ratings.
 """
 
+import zlib
 from collections.abc import Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -35,6 +39,8 @@ __all__ = [
     "STATE",
     "Placement",
     "agree",
+    "all_or_none",
+    "differing",
     "check_sharded",
     "choose_devices",
     "cut_state",
@@ -93,6 +99,8 @@ def choose_devices(
     if isinstance(devices, Sequence) and not isinstance(devices, str):
         found = list(devices)
         if found and all(isinstance(one, jax.Device) for one in found):
+            if device != "auto":
+                raise InputError("Give device or a list of devices, not both.")
             if len(set(found)) < len(found):
                 raise InputError("A device stands twice in devices.")
             return found
@@ -263,11 +271,84 @@ def settle(tree: Any, mesh: Mesh, specs: Any) -> Any:
     return jax.jit(lambda x: x, out_shardings=shardings)(tree)
 
 
-def agree(value: int, mesh: Mesh) -> int:
-    """Take the first process's number in all of them: what clocks decide differs."""
+def agree(pace: int, interrupted: bool, mesh: Mesh) -> tuple[int, bool]:
+    """Take the slowest process's pace in all, and an interruption of any."""
     if not mesh.is_multi_process:
-        return value
-    return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
+        return pace, interrupted
+    told = np.array([pace, interrupted], np.int32)
+    told = multihost_utils.process_allgather(told)
+    return int(told[:, 0].min()), bool(told[:, 1].any())
+
+
+@contextmanager
+def all_or_none(mesh: Mesh | None, arrays: Sequence[np.ndarray] = (), settings=""):
+    """Let all processes go on after the block, or none of them.
+
+    Parameters
+    ----------
+    mesh
+        Whose processes meet; None or of one process: nobody does.
+    arrays, settings
+        What must be the same in all processes, the second a string.
+
+    Raises
+    ------
+    InputError
+        In the block, as it was raised there; after it, where another process refused in
+        its own block, or has other arrays or settings.
+    """
+    if mesh is None or not mesh.is_multi_process:
+        yield
+        return
+    try:
+        yield
+    except InputError:
+        _meet(False, 0)
+        raise
+    digest = zlib.crc32(settings.encode())
+    for values in arrays:
+        digest = zlib.crc32(np.ascontiguousarray(values), digest)
+    told = _meet(True, digest)
+    if not told[:, 0].all():
+        raise InputError("Another process refused to start; it says why.")
+    if len(np.unique(told[:, 1])) > 1:
+        raise InputError(
+            "The processes do not have the same ratings and settings: start the same "
+            "command on the same data in all of them."
+        )
+
+
+def _meet(ready: bool, digest: int) -> np.ndarray:
+    told = np.array([ready, digest], np.uint32)
+    return multihost_utils.process_allgather(told)
+
+
+@partial(jax.jit, static_argnames="mesh")
+def differing(state: State, mesh: Mesh) -> dict[str, jax.Array]:
+    """Tell of what all shards must have alike whether they have, by name.
+
+    Bits are compared. Rounding that differs, on cards or machines of other kinds, would
+    let chains part without a word.
+    """
+
+    def differs(x):
+        bits = lax.bitcast_convert_type(x, jnp.int32) if x.dtype.itemsize == 4 else x
+        total = jnp.sum(bits.astype(jnp.int32), dtype=jnp.int32)
+        return lax.pmax(total, AXIS) != lax.pmin(total, AXIS)
+
+    def body(state):
+        own = jax.tree.map(
+            lambda spec, part: None if spec == BY_SHARD else part,
+            STATE,
+            state,
+            is_leaf=lambda x: isinstance(x, P),
+        )
+        return {
+            jax.tree_util.keystr(path, simple=True, separator="."): differs(leaf)
+            for path, leaf in jax.tree_util.tree_leaves_with_path(own)
+        }
+
+    return on_mesh(body, mesh, (STATE,), ALL_THE_SAME)(state)
 
 
 def fetch(tree: Any) -> Any:
