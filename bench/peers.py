@@ -45,8 +45,9 @@ from im3f_jax.errors import InputError
 __all__ = ["main", "paired_difference", "rmse", "seconds_a_sweep"]
 
 SKIPPED_SWEEPS = 5  # of the peers: caches fill, thread pools start
-MODELS = ("bpmf", "pmf", "m3f", "im3f", "im3f-128")
-# Of "im3f-128": as many topics as a test of speed asks for, in use from the start.
+MODELS = ("bpmf", "pmf", "m3f", "im3f", "im3f-128", "bpmf-devices", "im3f-128-devices")
+# Of "128": as many topics as a test of speed asks for, in use from the start. Of
+# "devices": every core is a JAX device, and they share the chain.
 MANY = {"max_user_topics": 128, "max_item_topics": 128}
 START_TOPICS = 30
 OURS = "defaults; store='summary', track_train=False, as the peers do"
@@ -118,8 +119,13 @@ def run_ours(name, split, latent_dim, sweeps, burn_in, seed):
     """Fit one of our models with its defaults, averaging what the peers average."""
     import im3f_jax as im3f
 
-    name, _, many = name.partition("-")
+    name, *how = name.split("-")
+    many = "128" in how
     given = MANY if many else {}
+    if "devices" in how:  # as JAX_NUM_CPU_DEVICES does it for a process of one's own
+        import jax
+
+        jax.config.update("jax_num_cpu_devices", num_cores())
     model = getattr(im3f, name.upper())(latent_dim=latent_dim, **given)
     marks, last = [], [time.perf_counter()]
 
@@ -134,6 +140,7 @@ def run_ours(name, split, latent_dim, sweeps, burn_in, seed):
         num_warmup=burn_in,
         num_samples=sweeps - burn_in,
         start_topics=START_TOPICS if many else 1,
+        devices="all" if "devices" in how else None,
         seed=seed,
         progress=False,
         store="summary",
@@ -144,7 +151,7 @@ def run_ours(name, split, latent_dim, sweeps, burn_in, seed):
         "device": str(posterior.device),
         "seconds": {key: round(value, 3) for key, value in posterior.seconds.items()},
     }
-    if name == "im3f":
+    if name == "im3f":  # of any kind
         for key in ("num_user_topics", "num_item_topics"):
             for kind in (key, key.replace("num", "effective")):
                 more[kind] = round(float(np.mean(getattr(posterior, kind))), 2)

@@ -230,7 +230,7 @@ def test_an_estimate_draws_nothing(monkeypatch, capsys):
     size = "480000x17770x100000000"
     assert memory.main(["--estimate", size, "--device", "gpu"]) == 0
     shown = capsys.readouterr().out
-    assert "rating work" in shown and "at the start: 20." in shown
+    assert "rating work" in shown and "at the start: 18.9 GB" in shown
     assert shown.count("GB, fits in 80 GB") == 2
     assert memory.main(["--estimate", size, "--memory-gb", "10"]) == 0
     assert "does NOT fit in 10 GB" in capsys.readouterr().out

@@ -349,6 +349,7 @@ def cut_rows(
     empty_position: int,
     sizes: BlockSizes,
     group: int | None = None,
+    length: np.ndarray | None = None,
 ) -> RowBlocks:
     """Cut ratings that are sorted by row into blocks, groups and batches.
 
@@ -365,11 +366,16 @@ def cut_rows(
     group
         Blocks a group; None: as many as `sizes` says, or fewer where no batch has so
         many.
+    length
+        What rows are sorted by, where some are taken together, shape (rows,); None:
+        their numbers of ratings here.
     """
     block, lanes = sizes.block, sizes.lanes
     counts, row_place = np.bincount(row, minlength=rows), None
     if lanes > 1:
-        longest_first = np.argsort(-counts, kind="stable")
+        longest_first = np.argsort(
+            -(counts if length is None else length), kind="stable"
+        )
         row_place = np.empty(rows, np.int32)
         row_place[longest_first] = np.arange(rows)
         counts, row = counts[longest_first], row_place[row]

@@ -18,7 +18,6 @@ from im3f_jax.data.layout import (
     bucket,
     cut_rows,
     row_padding,
-    rows_by_themselves,
 )
 from im3f_jax.errors import InputError
 
@@ -183,9 +182,8 @@ def lay_out_shards(
     bounds = np.append(0, np.cumsum(counts))[first]
     padded = bucket(int(np.diff(bounds).max()) + 1)
     user_rows, user_batch = row_padding(int(np.diff(first).max()), sizes.rows)
-    # Rows of items are in one order on all shards, however long.
-    item_sizes = rows_by_themselves(sizes)
-    item_rows, item_batch = row_padding(num_items, item_sizes.rows, num_shards)
+    parts = num_shards * sizes.lanes
+    item_rows, item_batch = row_padding(num_items, sizes.rows, parts)
     places = np.repeat(np.arange(num_shards), np.diff(bounds)) * padded
     places += np.arange(len(user)) - np.repeat(bounds[:-1], np.diff(bounds))
     place_of_user = np.repeat(np.arange(num_shards), np.diff(first)) * user_rows
@@ -205,7 +203,7 @@ def lay_out_shards(
         by_user.append((rows, columns, np.arange(len(rows))))
         by_item.append((columns[turned], rows[turned], turned))
     of_users = user_rows, user_batch, item_rows - 1, padded - 1, sizes
-    of_items = item_rows, item_batch, user_rows - 1, padded - 1, item_sizes
+    of_items = item_rows, item_batch, user_rows - 1, padded - 1, sizes
     layout = RatingLayout(
         user=spread(row, user_rows - 1, np.int32),
         item=spread(item, item_rows - 1, np.int32),
@@ -214,7 +212,10 @@ def lay_out_shards(
         num_users=np.diff(first).astype(np.int32),
         num_items=np.full(num_shards, num_items, np.int32),
         user_blocks=_cut_alike(by_user, of_users),
-        item_blocks=_cut_alike(by_item, of_items),
+        # Rows of items are in one order on all shards: that of all their ratings.
+        item_blocks=_cut_alike(
+            by_item, of_items, np.bincount(item, minlength=item_rows)
+        ),
         user_rows=user_rows,
         item_rows=item_rows,
         chunk=int(np.gcd(padded, sizes.chunk)),
@@ -223,10 +224,12 @@ def lay_out_shards(
     return Shards(layout, order, places, place_of_user)
 
 
-def _cut_alike(parts: list[tuple], how: tuple) -> RowBlocks:
+def _cut_alike(
+    parts: list[tuple], how: tuple, length: np.ndarray | None = None
+) -> RowBlocks:
     """Cut the ratings of every shard into groups of one size, and as many."""
-    group = max(cut_rows(*part, *how).row.shape[1] for part in parts)
-    cut = [cut_rows(*part, *how, group) for part in parts]
+    group = max(cut_rows(*part, *how, length=length).row.shape[1] for part in parts)
+    cut = [cut_rows(*part, *how, group, length) for part in parts]
     groups = max(len(blocks.row) for blocks in cut)
 
     def join(name: str) -> np.ndarray:

@@ -117,13 +117,12 @@ def resample_factors(
         batch, noise = batch_and_noise
         given = prior, residual, other_factors, rating_variance, blocks, root, batch
         if blocks.lanes > 1:
-            assert axis is None  # each shard would have an order of its own
-            linear, precision = _batch_parameters_in_lanes(*given, other_row)
-            return draw_gaussians_in_lanes(
-                precision, linear, noise.reshape(linear.shape)
-            )
-        linear, precision = _batch_parameters(*given, other_row, axis)
-        drawn = draw_gaussians(precision, linear, own_rows(noise, axis))
+            linear, precision = _batch_parameters_in_lanes(*given, other_row, axis)
+            noise = own_rows(noise.reshape(-1, dim, blocks.lanes), axis)
+            drawn = draw_gaussians_in_lanes(precision, linear, noise)
+        else:
+            linear, precision = _batch_parameters(*given, other_row, axis)
+            drawn = draw_gaussians(precision, linear, own_rows(noise, axis))
         return all_rows(drawn, axis)
 
     factors = lax.map(
@@ -220,6 +219,7 @@ def _batch_parameters(
             root,
             batch,
             other_row,
+            axis,
         )
         linear, precision = (
             jnp.moveaxis(x, -1, 1).reshape(-1, *x.shape[1:-1])
@@ -265,6 +265,7 @@ def _batch_parameters_in_lanes(
     root: Array | None,
     batch: Array,
     other_row: Array | None = None,
+    axis: str | None = None,
 ) -> FactorParameters:
     """`_batch_parameters` of sets of rows, as `draw_gaussians_in_lanes` reads them."""
     dim, lanes = other_factors.shape[1], blocks.lanes
@@ -286,6 +287,7 @@ def _batch_parameters_in_lanes(
             jnp.zeros((sets, dim, lanes), dtype),
         ),
     )
+    gram, linear = sum_of_own_rows(gram, axis), sum_of_own_rows(linear, axis)
     pull = jnp.matmul(prior.precision, prior.mean, precision="highest")
     return FactorParameters(
         linear=pull[None, :, None] + linear / rating_variance,

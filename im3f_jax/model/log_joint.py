@@ -88,7 +88,15 @@ def log_joint(
 def _without_users(state, spec, data, squared_error, topic_counts, mean):
     """Leave the arguments of `_log_joint` without users and their ratings."""
     none = jnp.zeros_like(data.num_ratings)
-    state = state._replace(
+    prior, weights = state.user_bias_prior, state.user_topic_weights
+    shared = None if prior.shared is None else prior.shared[:1]
+    state = state._replace(  # one row of padding, and one rating
+        user_factors=state.user_factors[:1],
+        user_bias=state.user_bias[:1],
+        user_bias_prior=prior._replace(shared=shared),
+        user_topic_weights=weights._replace(
+            log_row_weights=weights.log_row_weights[:1]
+        ),
         user_topic_of_rating=state.user_topic_of_rating[:1],
         item_topic_of_rating=state.item_topic_of_rating[:1],
     )
@@ -99,11 +107,12 @@ def _without_users(state, spec, data, squared_error, topic_counts, mean):
         rating=data.rating[:1],
         num_ratings=none,
         num_users=none,
+        user_rows=1,
     )
     if squared_error is not None:
         squared_error = jnp.zeros_like(squared_error)
     if topic_counts is not None:
-        topic_counts = jnp.zeros_like(topic_counts[0]), topic_counts[1]
+        topic_counts = jnp.zeros_like(topic_counts[0][:1]), topic_counts[1]
     mean = None if mean is None else mean[:1]
     return state, spec, data, squared_error, topic_counts, mean
 

@@ -74,6 +74,8 @@ def test_sizes_from_numbers_are_those_of_the_layout_and_bound_its_blocks(sizes, 
         np.append(np.arange(n), np.minimum(rng.geometric(0.1, number - n) - 1, n - 1))
         for n in (users, items)
     )
+    user, item = np.unique(np.stack([user, item]), axis=1)  # a pair once
+    number = len(user)
     layout, _ = lay_out(user, item, np.ones(number), users, items, sizes)
     found, guess = sizes_of(layout), expected_sizes(users, items, number, sizes)
     for name in ("num_ratings", "user_rows", "item_rows", "chunk", "word"):

@@ -112,7 +112,8 @@ def test_conditionals_are_those_of_one_device(drawn):
 
     found = in_shards(of_items, drawn)
     for part, value in zip(found, whole(of_items, drawn), strict=True):
-        rows = part.reshape(-1, *part.shape[2:])
+        place = shards.cut().one().item_blocks.place
+        rows = part.reshape(-1, *part.shape[2:])[place]
         count = members.NUM_ITEMS
         np.testing.assert_allclose(rows[:count], value[:count], rtol=1e-4, atol=1e-5)
 
@@ -171,11 +172,13 @@ def test_which_devices():
         ("every", "'all', a number of them"),
         (0, "'all', a number"),
         (True, "'all', a number"),
-        ([], "'all', a number"),
-        ([only, only], "twice"),
+        ([only], "not both"),
     ):
         with pytest.raises(InputError, match=message):
             choose_devices(wrong, "cpu")
+    for wrong, message in (([], "'all', a number"), ([only, only], "twice")):
+        with pytest.raises(InputError, match=message):
+            choose_devices(wrong)
     with pytest.raises(InputError, match="Give one device, or"):
         choose_devices("all", only)
 
@@ -206,6 +209,57 @@ def environment(**more):
         "XLA_FLAGS": f"{flags} {more.pop('flags', '')}",
         **more,
     }
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def together(how):
+    """Run both of two_processes.py; what each tells."""
+    port = free_port()
+    command = [sys.executable, "-m", "tests.inference.two_processes", str(port)]
+    running = [
+        subprocess.Popen(
+            [*command, str(number), how],
+            env=environment(),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    try:
+        told = [process.communicate(timeout=200) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    for process, (_, errors) in zip(running, told, strict=True):
+        assert process.returncode == 0, errors
+    return [json.loads(shown.splitlines()[-1]) for shown, _ in told]
+
+
+def test_processes_with_other_clocks_keep_one_pace():
+    first, second = together("to the end")
+    assert first["sweeps"] == second["sweeps"] == list(range(1, 61))
+    assert first["trace"] == second["trace"]
+    assert first["rmse"] == second["rmse"]
+    assert first["device"] == "2 x cpu (cpu)"
+
+
+def test_an_interrupted_process_ends_both_after_one_sweep():
+    first, second = together("interrupted")
+    assert first["partial"] and second["partial"]
+    assert first["sweeps"] == second["sweeps"] == list(range(1, 31))
+    assert first["trace"] == second["trace"] and len(first["trace"]) == 30
+
+
+def test_processes_with_other_settings_refuse():
+    for told in together("other settings"):
+        assert "do not have the same ratings and settings" in told["refused"]
 
 
 def test_a_fit_on_devices():
@@ -256,9 +310,7 @@ def test_two_processes(tmp_path):
     cells = np.unique(rng.integers(0, 30 * 20, 300))
     table = "\n".join(f"u{c // 20},i{c % 20},{1 + c % 5}" for c in cells)
     (tmp_path / "ratings.csv").write_text(f"user,item,rating\n{table}\n")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "im3f_jax.cli", "fit", "ratings.csv"]
     command += ["--model", "m3f", "--latent-dim", "2", "--init", "prior"]
     # Processes whose clocks differ would run chunks of other lengths in the warm-up.

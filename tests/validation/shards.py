@@ -36,7 +36,7 @@ def cut():
     def bucket(size, minimum=0):
         return -(-size // 4) * 4
 
-    sizes = BlockSizes(block=2, group=4, rows=4, chunk=4)
+    sizes = BlockSizes(block=2, group=4, rows=4, chunk=4, lanes=2)
     with (
         mock.patch.object(layout, "bucket", bucket),
         mock.patch.object(shards, "bucket", bucket),
