@@ -216,6 +216,75 @@ def throughput(*names):
     return _grid(header, lines) + "".join(map(_source, read, names))
 
 
+def kernels(name):
+    """Milliseconds a block, its rates, and its ratio to the floor."""
+    result = _read(name)
+    lines = []
+    for found in result["results"]:
+        sizes = found["sizes"]
+        where = (
+            f"{found['data']}, D={sizes['latent_dim']}, "
+            f"K={max(sizes['user_topics'], sizes['item_topics'])}"
+        )
+        for block, one in found["blocks"].items():
+            if "ratio" not in one:
+                continue
+            lines.append(
+                [
+                    f"{where}: {block}",
+                    f"{1e3 * one['median']:.1f}",
+                    f"{one['ratings_per_second'] / 1e6:.1f}",
+                    f"{one['bytes_per_second'] / 1e9:.2f}",
+                    f"{one['operations_per_second'] / 1e9:.2f}",
+                    one["bound"],
+                    f"{one['ratio']:.1f}",
+                ]
+            )
+    header = ["", "ms", "M ratings/s", "GB/s", "GFLOP/s", "bound by", "times the floor"]
+    ceilings = result["results"][0]["ceilings"]
+    told = (
+        f"\n\nCeilings: {ceilings['bytes'] / 1e9:.1f} GB/s, "
+        f"{ceilings['operations'] / 1e9:.0f} GFLOP/s, "
+        f"{ceilings['exponentials'] / 1e9:.2f} G exponentials/s."
+    )
+    return _grid(header, lines) + told + _source(result, name)
+
+
+def growth(name):
+    """Nanoseconds a rating by the number of ratings, and the line through them."""
+    result = _read(name)
+    lines, header = [], [""]
+    for found in result["growth"]:
+        header = ["", *(f"N = {s['num_ratings']:,}" for s in found["sizes"])]
+        lines.append(
+            [
+                f"{found['device']}, D={found['latent_dim']}, K={found['truncation']}",
+                *(f"{size['ns_a_rating']:.0f}" for size in found["sizes"]),
+                f"{found['ratio']:.2f}",
+                f"{found['intercept_ms']:.0f} ms + {found['slope_ns']:.0f} ns N",
+            ]
+        )
+    header = [*header, "largest / middle", "least squares"]
+    return _grid(header, lines) + _source(result, name)
+
+
+def chains_throughput(name):
+    """Sweeps x chains a second by number of chains and method."""
+    result = _read(name)
+    found = {}
+    for one in result["chains"]:
+        where = f"{one['data']}, D={one['latent_dim']}, K={one['truncation']}"
+        row = found.setdefault((where, one["chain_method"]), {})
+        row[one["num_chains"]] = f"{one['sweeps_a_second']:.1f}"
+    numbers = sorted({n for row in found.values() for n in row})
+    lines = [
+        [f"{where}, {method}", *(row.get(n, "-") for n in numbers)]
+        for (where, method), row in found.items()
+    ]
+    header = ["sweeps x chains a second", *(f"{n} chains" for n in numbers)]
+    return _grid(header, lines) + _source(result, name)
+
+
 def scaling(name):
     """Milliseconds a sweep by number of devices, and megabytes sent."""
     result = _read(name)
@@ -600,6 +669,9 @@ TABLES = {
     "demo": lambda: demo("demo"),
     "throughput": lambda: throughput("throughput"),
     "room": lambda: throughput("throughput_room", "throughput_all"),
+    "kernels": lambda: kernels("kernels"),
+    "growth": lambda: growth("growth"),
+    "chains": lambda: chains_throughput("chains"),
     "scaling": lambda: scaling("scaling"),
     "paper": lambda: on_paper("scaling"),
     "validation": lambda: validation("validation", "validation_members"),

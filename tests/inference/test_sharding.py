@@ -312,7 +312,8 @@ def test_two_processes(tmp_path):
     (tmp_path / "ratings.csv").write_text(f"user,item,rating\n{table}\n")
     port = free_port()
     command = [sys.executable, "-m", "im3f_jax.cli", "fit", "ratings.csv"]
-    command += ["--model", "m3f", "--latent-dim", "2", "--init", "prior"]
+    command += ["--model", "im3f", "--latent-dim", "2", "--init", "prior"]
+    command += ["--max-user-topics", "4", "--max-item-topics", "4"]
     # Processes whose clocks differ would run chunks of other lengths in the warm-up.
     command += ["--num-warmup", "60", "--num-samples", "4", "--split", "random"]
     command += ["--distributed", "--coordinator", f"127.0.0.1:{port}"]

@@ -150,6 +150,8 @@ def run_test(test, name, sizes, patch=None, active=0):
         patch = room.patch
     if patch is None and name in shards.MEMBERS:
         patch = shards.patch
+    if patch is None and name == shards.IN_LITTLE_ROOM:
+        patch = shards.patch_in_little_room
     # One stream of keys for each member and test; those of the prior stand apart.
     seed = 100 * list(members.MEMBERS).index(name) + TESTS.index(test)
     keys = jax.random.key(seed)

@@ -198,6 +198,7 @@ MEMBERS = {
     ),
     "iM3F in shards": make_spec(*_hdp("weak_limit", "stick_breaking")),
     "M3F ordinal shared in shards": make_spec(*FINITE, SHARED, **ORDINAL),
+    "iM3F in little room in shards": make_spec(*SIX),
 }
 
 

@@ -21,10 +21,20 @@ from im3f_jax.data.shards import AXIS
 from im3f_jax.gibbs import sweep
 from im3f_jax.inference.sharding import BY_SHARD, STATE, cut_state, join_state
 from im3f_jax.inference.sharding import local_view as view_of_device
-from tests.validation import members
+from tests.validation import members, room
 
-__all__ = ["MEMBERS", "NUMBER", "cut", "in_shards", "patch", "sharded_sweep"]
+__all__ = [
+    "IN_LITTLE_ROOM",
+    "MEMBERS",
+    "NUMBER",
+    "cut",
+    "in_shards",
+    "patch",
+    "patch_in_little_room",
+    "sharded_sweep",
+]
 
+IN_LITTLE_ROOM = "iM3F in little room in shards"
 MEMBERS = "iM3F in shards", "M3F ordinal shared in shards"
 NUMBER = 3
 
@@ -129,3 +139,10 @@ def in_shards():
 def patch(active, state):
     """Run sweeps in shards, as `run_chains` wants it said."""
     return in_shards()
+
+
+@contextlib.contextmanager
+def patch_in_little_room(active, state):
+    """Run sweeps in shards that store some of the topics."""
+    with in_shards(), room.little_room():
+        yield
