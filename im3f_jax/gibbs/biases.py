@@ -297,7 +297,7 @@ def resample_biases(
         variance = _draw_variance(
             variance_key,
             conditional_bias_variance(
-                prior.variance, bias, state.topic_mean, statistics, by_topic, axis
+                prior.variance, bias, state.topic_mean, statistics, by_topic, axis=axis
             ),
         )
     if isinstance(prior.topic_mean_variance, InverseGamma):
@@ -317,7 +317,7 @@ def resample_biases(
             shared_variance = _draw_variance(
                 more_keys[0],
                 conditional_shared_variance(
-                    prior.shared_variance, shared, statistics, axis
+                    prior.shared_variance, shared, statistics, axis=axis
                 ),
             )
         means = conditional_shared_topic_means(
@@ -328,7 +328,7 @@ def resample_biases(
             prior.topic_mean,
             rating_variance,
             by_topic,
-            axis,
+            axis=axis,
         )
         z = _draw_means(means, noise, by_topic)
         topic_mean = prior.topic_mean + jnp.sqrt(spread) * z
@@ -342,7 +342,7 @@ def resample_biases(
         )
     else:
         means = conditional_topic_means(
-            statistics, variance, spread, prior.topic_mean, rating_variance, axis
+            statistics, variance, spread, prior.topic_mean, rating_variance, axis=axis
         )
         topic_mean = means.mean + jnp.sqrt(means.variance) * noise
     biases = conditional_biases(statistics, topic_mean, variance, rating_variance)

@@ -80,7 +80,7 @@ def resample_factor_prior(
 
 @resample_factor_prior.register
 def _(prior: NormalWishart, key, factors, num_rows, axis=None):
-    given = conditional_factor_prior(prior, factors, num_rows, axis)
+    given = conditional_factor_prior(prior, factors, num_rows, axis=axis)
     return FactorPriorState(*normal_wishart(key, *given))
 
 

@@ -447,8 +447,8 @@ def run(
             progress,
             callback,
             start_topics,
-            placement,
             first_chain=len(results),
+            placement=placement,
         )
         results += loop.run(group, init, track_train, seconds)
         spec, draws = loop.spec, loop.draws
@@ -621,8 +621,8 @@ class _Loop:
     progress: Any
     callback: Any
     start_topics: int
-    placement: Placement | None
     first_chain: int
+    placement: Placement | None = None
     interrupted: bool = False
     filled: tuple[int, int] = (0, 0)  # chains of this group, and draws kept of each
 

@@ -57,8 +57,8 @@ def test_a_sweep_reads_and_draws_weights_of_the_right_rows(monkeypatch):
     for name in ("resample_topics", "resample_table_topics", "count_by_cell"):
         right = getattr(sweep, name)
 
-        def note(*args, name=name, right=right):
-            value = right(*args)
+        def note(*args, name=name, right=right, **others):
+            value = right(*args, **others)
             given.setdefault(name, []).append((args, value))
             return value
 

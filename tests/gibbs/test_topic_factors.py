@@ -158,8 +158,8 @@ def test_a_sweep_gives_each_block_the_residuals_without_the_products(monkeypatch
     for name in ("resample_factors", "resample_topics", "bias_statistics"):
         right = getattr(sweep, name)
 
-        def note(*args, name=name, right=right):
-            value = right(*args)
+        def note(*args, name=name, right=right, **others):
+            value = right(*args, **others)
             if name == "resample_factors" and len(args) == 9:  # inside a loop
                 return value
             given.setdefault(name, []).append((args, value))

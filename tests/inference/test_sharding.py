@@ -118,6 +118,7 @@ def test_conditionals_are_those_of_one_device(drawn):
         np.testing.assert_allclose(rows[:count], value[:count], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("drawn", shards.MEMBERS[:1], indirect=True)
 def test_what_is_told_is_the_same_on_all_shards(drawn):
     spec = drawn[0]
 
@@ -242,6 +243,7 @@ def together(how):
     return [json.loads(shown.splitlines()[-1]) for shown, _ in told]
 
 
+@pytest.mark.slow  # the next one asks for as much
 def test_processes_with_other_clocks_keep_one_pace():
     first, second = together("to the end")
     assert first["sweeps"] == second["sweeps"] == list(range(1, 61))
