@@ -153,7 +153,8 @@ def peers(*names):
             line.append(
                 "-"
                 if not seconds
-                else f"{1e3 * seconds:.0f} ms, {found['rmse_clipped']:.4f}"
+                else f"{1e3 * seconds:.{int(seconds < 0.1)}f} ms, "
+                f"{found['rmse_clipped']:.4f}"
             )
         lines.append(line)
     return _grid(["", *systems], lines) + "".join(sources)
@@ -665,9 +666,9 @@ TABLES = {
     "measures": lambda: compared(
         "measures_ml-100k_loo_0_d40", "measures_ml-1m_loo_0_d10"
     ),
-    "peers": lambda: peers("peers", "peers_d40"),
+    "peers": lambda: peers("peers"),
     "demo": lambda: demo("demo"),
-    "throughput": lambda: throughput("throughput"),
+    "throughput": lambda: throughput("throughput_quick"),
     "room": lambda: throughput("throughput_room", "throughput_all"),
     "kernels": lambda: kernels("kernels"),
     "growth": lambda: growth("growth"),
