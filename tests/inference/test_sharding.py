@@ -218,29 +218,35 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def together(how):
-    """Run both of two_processes.py; what each tells."""
-    port = free_port()
-    command = [sys.executable, "-m", "tests.inference.two_processes", str(port)]
+def run_both(commands, folder):
+    """Run two processes that wait for each other; what each printed."""
     running = [
         subprocess.Popen(
-            [*command, str(number), how],
+            command,
             env=environment(),
-            cwd=ROOT,
+            cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for number in range(2)
+        for command in commands
     ]
     try:
-        told = [process.communicate(timeout=200) for process in running]
+        told = [process.communicate(timeout=300) for process in running]
     finally:
         for process in running:
             process.kill()
     for process, (_, errors) in zip(running, told, strict=True):
         assert process.returncode == 0, errors
-    return [json.loads(shown.splitlines()[-1]) for shown, _ in told]
+    return [shown for shown, _ in told]
+
+
+def together(how):
+    """Run both of two_processes.py; what each tells."""
+    port = str(free_port())
+    command = [sys.executable, "-m", "tests.inference.two_processes", port]
+    told = run_both([[*command, str(number), how] for number in range(2)], ROOT)
+    return [json.loads(shown.splitlines()[-1]) for shown in told]
 
 
 @pytest.mark.slow  # the next one asks for as much
@@ -320,24 +326,11 @@ def test_two_processes(tmp_path):
     command += ["--num-warmup", "60", "--num-samples", "4", "--split", "random"]
     command += ["--distributed", "--coordinator", f"127.0.0.1:{port}"]
     command += ["--num-processes", "2"]
-    running = [
-        subprocess.Popen(
-            [*command, "--process-id", str(number), "--out", f"out{number}"],
-            env=environment(),
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    commands = [
+        [*command, "--process-id", str(number), "--out", f"out{number}"]
         for number in range(2)
     ]
-    try:
-        for process in running:
-            _, errors = process.communicate(timeout=300)
-            assert process.returncode == 0, errors
-    finally:
-        for process in running:
-            process.kill()
+    run_both(commands, tmp_path)
     assert not (tmp_path / "out1").exists()  # the first process writes
     found = json.loads((tmp_path / "out0" / "metrics.json").read_text())
     assert found["device"] == "2 x cpu (cpu)"
