@@ -151,7 +151,7 @@ def run_ours(name, split, latent_dim, sweeps, burn_in, seed):
         "device": str(posterior.device),
         "seconds": {key: round(value, 3) for key, value in posterior.seconds.items()},
     }
-    if name == "im3f":  # of any kind
+    if name == "im3f":
         for key in ("num_user_topics", "num_item_topics"):
             for kind in (key, key.replace("num", "effective")):
                 more[kind] = round(float(np.mean(getattr(posterior, kind))), 2)
