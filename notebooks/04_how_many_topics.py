@@ -1,0 +1,176 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: py:percent,ipynb
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # How many topics?
+#
+# The hierarchical Dirichlet process (HDP) leaves the number of topics to the data. Here
+# it is put to the test where the answer is known, 4 moods and 3 contexts planted in
+# drawn ratings: against finite models, at several truncations and concentrations, and
+# against the exact sampler without a truncation. Then MovieLens, where nobody knows.
+#
+# Where the environment variable IM3F_DATA_DIR names a folder with `ml-100k`
+# (MovieLens, GroupLens), it is read for the last part.
+
+# %%
+import os
+
+import numpy as np
+import pandas as pd
+
+import im3f_jax as im3f
+
+short = os.environ.get("IM3F_NOTEBOOK_SIZE") == "short"  # a corner: for tests
+ratings = im3f.planted_ratings(
+    num_users=50 if short else 400,
+    num_items=40 if short else 200,
+    num_ratings=800 if short else 20_000,
+    user_topics=4,
+    item_topics=3,
+    seed=0,
+).ratings
+train, test = im3f.random_split(ratings, test_fraction=0.1, seed=0)
+dim = 2 if short else 3
+sweeps = {
+    "num_warmup": 10 if short else 200,
+    "num_samples": 10 if short else 300,
+    "progress": False,
+}
+train
+
+
+# %%
+def topics(posteriors):
+    """Tabulate topics in use, and how many carry weight."""
+    rows = {}
+    for name, found in posteriors.items():
+        rows[name] = {
+            "moods in use": found.num_user_topics.mean(),
+            "moods, effective": found.effective_user_topics.mean(),
+            "contexts in use": found.num_item_topics.mean(),
+            "contexts, effective": found.effective_item_topics.mean(),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").round(2)
+
+
+# %% [markdown]
+# ## HDP against finite, and two truncations
+#
+# `M3F` is told the numbers: once the right ones, once too many. `IM3F` is told an upper
+# bound only, the truncation, small and large. What a truncation does not do is choose:
+# from the small to the large one the topics in use should hardly change.
+
+# %%
+small, large = (6, 12) if short else (8, 24)
+models = {
+    "M3F(4,3), as planted": im3f.M3F(4, 3, dim, user_topic_concentration=4.0),
+    f"iM3F, truncation {small}": im3f.IM3F(
+        dim, max_user_topics=small, max_item_topics=small
+    ),
+    f"iM3F, truncation {large}": im3f.IM3F(
+        dim, max_user_topics=large, max_item_topics=large
+    ),
+}
+found = {name: model.fit(train, test=test, **sweeps) for name, model in models.items()}
+topics(found)
+
+# %%
+table = im3f.compare(found, test)
+table[["rmse", "rmse_difference", "rmse_se", "log_score", "log_score_difference"]]
+
+# %%
+ax = im3f.plots.plot_num_topics(found[f"iM3F, truncation {small}"])
+
+# %%
+ax = im3f.plots.plot_topics(found[f"iM3F, truncation {small}"], "user")
+
+# %% [markdown]
+# ## Concentrations
+#
+# A number given is fixed. Changing it compiles nothing again, so that a grid is cheap.
+# The dish concentration is the paper's beta, the table concentration its gamma.
+
+# %%
+rows = []
+for dish in (0.1, 1.0, 10.0):
+    for table in (0.1, 1.0, 10.0):
+        fit = im3f.IM3F(
+            dim,
+            max_user_topics=small,
+            max_item_topics=small,
+            user_dish_concentration=dish,
+            item_dish_concentration=dish,
+            user_table_concentration=table,
+            item_table_concentration=table,
+        ).fit(train, test=test, **sweeps)
+        rows.append(
+            {
+                "dish_concentration": dish,
+                "table_concentration": table,
+                "num_user_topics": fit.num_user_topics.mean(),
+                "num_item_topics": fit.num_item_topics.mean(),
+                "effective_user_topics": fit.effective_user_topics.mean(),
+                "test_rmse": fit.evaluate(test)["rmse"],
+            }
+        )
+grid = pd.DataFrame(rows)
+ax = im3f.plots.plot_topic_grid(grid, "user")
+
+# %%
+grid.round(3)
+
+# %% [markdown]
+# Rather than choose one, give a prior: `user_table_concentration=im3f.Gamma(2.0, 2.0)`
+# is sampled with the rest.
+#
+# ## Without a truncation
+#
+# `topics=im3f.CRF()` samples the paper's Chinese restaurant franchise, one rating after
+# another: exact, and slow. On a small part of the data it should agree with the
+# truncated sampler, up to the noise of two runs.
+
+# %%
+part = train.select(np.flatnonzero((train.user < 80) & (train.item < 80)))
+exact = {
+    f"truncation {small}": im3f.IM3F(
+        dim, max_user_topics=small, max_item_topics=small
+    ).fit(part, **sweeps),
+    "franchise": im3f.IM3F(dim, topics=im3f.CRF()).fit(part, **sweeps),
+}
+print(len(part), "ratings")
+topics(exact)
+
+# %%
+pd.Series({name: fit.seconds["run"] for name, fit in exact.items()}, name="seconds")
+
+# %% [markdown]
+# ## MovieLens
+#
+# Where nobody planted anything.
+
+# %%
+if "IM3F_DATA_DIR" in os.environ:
+    ratings = im3f.load_ratings("ml-100k")
+    if short:
+        corner = (ratings.user < 50) & (ratings.item < 40)
+        ratings = ratings.select(np.flatnonzero(corner))
+    train, test = im3f.random_split(ratings, test_fraction=0.1, seed=0)
+models = {
+    "BPMF": im3f.BPMF(dim),
+    "M3F(4,3)": im3f.M3F(4, 3, dim, user_topic_concentration=4.0),
+    f"iM3F, truncation {small}": im3f.IM3F(
+        dim, max_user_topics=small, max_item_topics=small
+    ),
+}
+real = {name: model.fit(train, test=test, **sweeps) for name, model in models.items()}
+topics(real)
+
+# %%
+ax = im3f.plots.plot_comparison(im3f.compare(real, test))
