@@ -24,7 +24,7 @@ PYTEST = $(if $(SLOW),,$(QUICK)) $(BIN)/python -m pytest $(if $(SLOW),,-m "not s
 # not replaced: xdist may then wait for ever (pytest-dev/pytest-xdist issues 784, 1378).
 WORKERS ?= 2
 
-.PHONY: help demo test validate lint bench clean constraints
+.PHONY: help demo test validate lint bench notebooks clean constraints
 .DEFAULT_GOAL := help
 
 help:
@@ -34,6 +34,7 @@ help:
 	@echo "make validate     the long statistical tests of the samplers, as one table"
 	@echo "make lint         ruff: check and formatting"
 	@echo "make bench        throughput on this machine, as JSON in bench/results"
+	@echo "make notebooks    execute the notebooks in full, and write their .ipynb"
 	@echo "make constraints  resolve constraints.txt anew for $(PYTHONS)"
 	@echo "make clean        remove $(VENV), caches and build folders"
 	@echo
@@ -66,6 +67,12 @@ $(VENV)/.dev: $(VENV)/.base
 	  echo "Installation failed; the whole story is in $(LOG)" >&2; exit 1; }
 	@touch $@
 
+$(VENV)/.notebooks: $(VENV)/.dev
+	@echo "Installing Jupyter into $(VENV)"
+	@$(PIP) --no-build-isolation -e '.[dev,arviz,plots,notebooks]' || { \
+	  echo "Installation failed; the whole story is in $(LOG)" >&2; exit 1; }
+	@touch $@
+
 # --- the everyday commands --------------------------------------------------------
 
 demo: $(VENV)/.base
@@ -79,6 +86,8 @@ test: $(VENV)/.dev
 validate: $(VENV)/.dev
 	@echo "Running: python -m tests.validation $(ARGS)"
 	@$(BIN)/python -m tests.validation $(ARGS)
+	@echo "Running the notebooks in full"
+	@$(BIN)/python -m pytest -m slow tests/test_notebooks.py
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -86,6 +95,10 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.base
 	@echo "Running: python -m bench.throughput $(ARGS)"
 	@$(BIN)/python -m bench.throughput $(ARGS)
+
+notebooks: $(VENV)/.notebooks
+	@echo "Executing the notebooks $(ARGS)"
+	@$(BIN)/python tools/notebooks.py $(ARGS)
 
 constraints:
 	@$(firstword $(PYTHONS)) tools/constraints.py $(PYTHONS)

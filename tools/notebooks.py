@@ -1,0 +1,70 @@
+"""Execute the notebooks and write each .ipynb beside its script.
+
+Usage: ``python tools/notebooks.py [NAME ...]``, or ``make notebooks``; a NAME is the
+start of a file's, such as 03. The scripts in notebooks/ are the source, in jupytext's
+percent format; a fresh kernel runs each in its long form, on real data where
+IM3F_DATA_DIR names their folder. Needs the extra "notebooks".
+"""
+
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).resolve().parent.parent
+LONGEST = 3600  # seconds a cell
+
+
+def execute(path):
+    """Run a script's cells in a fresh kernel; return the notebook with its outputs."""
+    notebook = jupytext.read(path)
+    NotebookClient(
+        notebook,
+        timeout=LONGEST,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(ROOT)}},
+        record_timing=False,
+    ).execute()
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{number}"  # jupytext's are random, and would differ each time
+        for output in cell.get("outputs", []):
+            if output.output_type == "stream":  # warnings say where they were raised
+                output.text = output.text.replace(f"{ROOT}/", "")
+    return notebook
+
+
+def check(notebook):
+    """Refuse a notebook whose outputs name folders of this machine."""
+    folders = [ROOT, Path.home(), sys.prefix, tempfile.gettempdir()]
+    folders.append(os.environ.get("IM3F_DATA_DIR", ROOT))
+    for cell in notebook.cells:
+        told = [output.get("data", output) for output in cell.get("outputs", [])]
+        text = json.dumps([{**one, "image/png": None} for one in told])
+        for folder in folders:
+            if f"{folder}/" in text:
+                raise SystemExit(f"An output names {folder}: {cell.source}")
+
+
+def main(names):
+    """Execute the scripts whose names start as given, or all."""
+    paths = sorted((ROOT / "notebooks").glob("*.py"))
+    for path in paths:
+        if names and not path.name.startswith(tuple(names)):
+            continue
+        start = time.perf_counter()
+        notebook = execute(path)
+        check(notebook)
+        target = path.with_suffix(".ipynb")
+        nbformat.write(notebook, target)
+        size, seconds = target.stat().st_size, time.perf_counter() - start
+        print(f"{target.name}: {seconds:.0f} s, {size / 1000:.0f} kB", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
