@@ -75,8 +75,9 @@ axes = posterior.plot_trace()
 # mean. Ask with `rank_by="lower"` for items that are safe.
 
 # %%
-user = train.to_dataframe()["user"].value_counts().index[0]
+user = int(train.to_dataframe()["user"].value_counts().index[0])
 best = posterior.recommend(user, n=5)
+first = int(best["item"][0])
 best.assign(title=best["item"].map(titles))
 
 # %% [markdown]
@@ -87,19 +88,17 @@ best.assign(title=best["item"].map(titles))
 posterior.predict_frame(best["user"], best["item"], quantiles=(0.05, 0.5, 0.95))
 
 # %%
-ax = im3f.plots.plot_prediction(
-    posterior, user, best["item"][0], train=train, titles=titles
-)
+ax = im3f.plots.plot_prediction(posterior, user, first, train=train, titles=titles)
 
 # %% [markdown]
 # **Explain.** The parts of one prediction, which sum to the mean of the latent rating;
 # and the topics of one draw, which is named, for their labels switch between draws.
 
 # %%
-posterior.explain(user, best["item"][0])
+posterior.explain(user, first)
 
 # %%
-similar = posterior.similar_items(best["item"][0], n=5)
+similar = posterior.similar_items(first, n=5)
 similar.assign(title=similar["item"].map(titles))
 
 # %% [markdown]

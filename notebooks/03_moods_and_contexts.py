@@ -39,8 +39,8 @@ if short:
 train, test = im3f.random_split(ratings, test_fraction=0.1, seed=0)
 dim = 2 if short else 10
 sweeps = {
-    "num_warmup": 10 if short else 150,
-    "num_samples": 10 if short else 200,
+    "num_warmup": 10 if short else 100,
+    "num_samples": 10 if short else 160,
     "thinning": 1 if short else 2,
     "progress": False,
 }

@@ -78,9 +78,11 @@ model = im3f.IM3F(
     latent_dim=2 if short else 10,
     max_user_topics=6 if short else 16,
     max_item_topics=6 if short else 16,
+    likelihood="ordinal",
 )
+train, test = im3f.random_split(ratings, test_fraction=0.1, seed=0)
 try:
-    model.fit(ratings, num_samples=400, memory_limit=100_000, progress=False)
+    model.fit(train, num_samples=400, memory_limit=100_000, progress=False)
 except im3f.InputError as error:
     print(error)
 
@@ -96,7 +98,7 @@ handler = logging.StreamHandler()
 log.addHandler(handler)
 log.setLevel(logging.INFO)
 posterior = model.fit(
-    ratings, num_warmup=5, num_samples=15 if short else 45, progress=False
+    train, test=test, num_warmup=5, num_samples=15 if short else 45, progress=False
 )
 log.removeHandler(handler)
 seconds = pd.Series(posterior.seconds, name="seconds")
