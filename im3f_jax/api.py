@@ -1,6 +1,8 @@
 """The presets of the family, and `fit`."""
 
 import dataclasses
+import functools
+import inspect
 import logging
 import math
 import platform
@@ -9,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -98,9 +100,18 @@ MAX_TOPICS = 64
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Model(ModelSpec):
-    """A `ModelSpec` that can be fitted; made by `IM3F` and its like."""
+    """A `ModelSpec` that can be fitted; made by `IM3F` and its like.
+
+    It never changes, fitted or not, and `repr` gives Python that makes an equal one:
+    the call of the preset, with what was given there.
+    """
+
+    _call: ClassVar[str | None] = None  # of the preset; None where none made it
+
+    def __repr__(self) -> str:
+        return self._call or super().__repr__()
 
     def fit(
         self,
@@ -380,6 +391,29 @@ class Model(ModelSpec):
         return posterior
 
 
+def _preset(function: Callable[..., Model]) -> Callable[..., Model]:
+    """Let a preset note its call in the model, for `repr`."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def make(*args, **settings):
+        model = function(*args, **settings)
+        given = signature.bind(*args, **settings).arguments.items()
+        said = ", ".join(f"{name}={_python(value)}" for name, value in given)
+        # No field: what is made of this model by other means is no longer this call.
+        object.__setattr__(model, "_call", f"{function.__name__}({said})")
+        return model
+
+    return make
+
+
+def _python(value) -> str:
+    """Write a setting as Python that gives it; infinity has no literal."""
+    infinite = isinstance(value, float) and math.isinf(value)
+    return f"float('{value}')" if infinite else repr(value)
+
+
+@_preset
 def BPMF(
     latent_dim: int = 10,
     *,
@@ -411,6 +445,7 @@ def BPMF(
     )
 
 
+@_preset
 def PMF(
     latent_dim: int = 10,
     *,
@@ -448,6 +483,7 @@ def PMF(
     return model
 
 
+@_preset
 def M3F(
     user_topics: int = 2,
     item_topics: int = 1,
@@ -505,6 +541,7 @@ def M3F(
     )
 
 
+@_preset
 def M3F_TIF(
     user_topics: int = 2,
     item_topics: int = 2,
@@ -565,6 +602,7 @@ def M3F_TIF(
     )
 
 
+@_preset
 def SeparateDP(
     latent_dim: int = 10,
     *,
@@ -621,6 +659,7 @@ def SeparateDP(
     )
 
 
+@_preset
 def IM3F(
     latent_dim: int = 10,
     *,
@@ -741,6 +780,7 @@ def IM3F(
     )
 
 
+@_preset
 def ReciprocalIM3F(
     latent_dim: int = 10,
     *,

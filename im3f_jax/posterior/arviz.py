@@ -75,10 +75,10 @@ def to_arviz(
         density = {"rating": ((*DRAWS, "row"), density)}
         coords |= _draw_coords(posterior.num_kept, len(kept["rating_variance"]))
         groups["log_likelihood"] = xr.Dataset(density, coords)
-    attributes = _attributes(posterior)
-    groups = {name: group.assign_attrs(attributes) for name, group in groups.items()}
+    made_by = _made_by(posterior)
+    groups = {name: group.assign_attrs(made_by) for name, group in groups.items()}
     tree = xr.DataTree.from_dict(groups, name="im3f_jax")
-    tree.attrs = attributes
+    tree.attrs = made_by | _settings(posterior)
     # Before 1.0 the functions of ArviZ took InferenceData only; this goes with support
     # for Python 3.11, which has no newer ArviZ.
     if int(arviz.__version__.split(".")[0]) < 1:
@@ -146,13 +146,8 @@ def _plain_ids(index: IdIndex, codes: np.ndarray) -> np.ndarray:
     return ids[codes]
 
 
-def _attributes(posterior: Posterior) -> dict[str, str | int]:
-    """Give ArviZ's attributes, and how the posterior was made."""
-    versions = {
-        f"{name}_version": number
-        for name, number in posterior.versions.items()
-        if name != "im3f-jax"
-    }
+def _made_by(posterior: Posterior) -> dict[str, str]:
+    """Attributes by ArviZ's conventions, of every group."""
     return {
         "created_at": datetime.now(UTC).isoformat(),
         "creation_library": "im3f_jax",
@@ -160,6 +155,13 @@ def _attributes(posterior: Posterior) -> dict[str, str | int]:
         "creation_library_language": "Python",
         "inference_library": "im3f_jax",
         "inference_library_version": posterior.versions.get("im3f-jax", "unknown"),
+    }
+
+
+def _settings(posterior: Posterior) -> dict[str, str | int | float]:
+    """How the posterior was made."""
+    versions = {f"{name}_version": x for name, x in posterior.versions.items()}
+    return {
         **versions,
         "model": repr(posterior.spec),
         "device": posterior.device,

@@ -542,10 +542,11 @@ class Posterior:
                 f"Row {outside[0]} is none of the {count} training ratings, which "
                 "count from 0."
             )
+        number = topics.shape[0] * topics.shape[1]
         total = np.zeros((len(rows), len(rows)), np.int32)
-        for topic in topics[..., rows].reshape(-1, len(rows)):
+        for topic in topics[..., rows].reshape(number, len(rows)):
             total += topic[:, None] == topic
-        return total / (topics.shape[0] * topics.shape[1])
+        return total / number
 
     def to_arviz(self, *, log_likelihood: Ratings | None = None, warmup: bool = False):
         """Give label-free scalars of the kept draws to ArviZ.

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 
 import im3f_jax as im3f
+from tests.fits import residual_rmse
 
 NUM_WARMUP, NUM_SAMPLES = 100, 400
 
@@ -28,6 +29,7 @@ def fit(train, test, number, num_samples=NUM_SAMPLES):
         progress=False,
         devices=number,
         device="cpu",
+        store="all",
     )
 
 
@@ -52,6 +54,11 @@ def main():
             "device": posterior.device,
             "again": bool(same),
             "predicts": float(gap.max()),
+            "topics": float(
+                np.abs(
+                    residual_rmse(posterior, train) - posterior._kept("residual_rmse")
+                ).max()
+            ),
             "rmse": posterior.evaluate(test)["rmse"],
             "means": {
                 name: mean_and_error(posterior.trace[name][0, kept]) for name in names
