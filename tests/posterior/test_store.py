@@ -130,9 +130,10 @@ def test_what_was_not_kept_is_named(store):
         found.coassignment([0])
 
 
-def test_topics_of_each_rows_own_are_not_shared():
-    spec = dataclasses.replace(fits.posterior("M3F").spec, own_topics=True)
-    own = dataclasses.replace(fits.posterior("M3F"), spec=spec)
+def test_topics_of_each_rows_own_are_not_shared(kept):
+    own = dataclasses.replace(
+        kept, spec=dataclasses.replace(kept.spec, own_topics=True)
+    )
     with pytest.raises(im3f.InputError, match="no two rows share"):
         own.coassignment([0])
 
