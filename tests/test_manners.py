@@ -61,10 +61,11 @@ def test_repr_shows_what_was_given():
 
 @every_preset
 def test_copies_are_equal(model):
-    for other in (copy.copy(model), copy.deepcopy(model)):
+    pickled = pickle.loads(pickle.dumps(model))
+    cloned = model.__sklearn_clone__()
+    for other in (copy.copy(model), copy.deepcopy(model), pickled, cloned):
+        assert other is not model
         assert other == model and repr(other) == repr(model)
-    other = pickle.loads(pickle.dumps(model))
-    assert other == model and repr(other) == repr(model)
 
 
 @every_preset
