@@ -37,19 +37,9 @@ class NormalWishart:
     mean_precision: float = 10.0
 
     def log_density(self, mean: Array, precision: Array) -> Array:
-        """Log density of (mu, Lambda), without the constant log Gamma_D(nu_0 / 2).
+        """Log density of (mu, Lambda), in nats; shapes (D,) and (D, D).
 
-        Parameters
-        ----------
-        mean
-            mu, shape (D,).
-        precision
-            Lambda, shape (D, D).
-
-        Returns
-        -------
-        Array
-            Nats, scalar.
+        Without the constant log Gamma_D(nu_0 / 2).
         """
         (dim,) = mean.shape
         nu = self.degrees_of_freedom
@@ -74,33 +64,14 @@ class NormalWishart:
 class IsotropicNormal:
     """a_u ~ Normal(0, I / precision), fixed: the prior of PMF.
 
-    Salakhutdinov and Mnih (2007).
-
-    Attributes
-    ----------
-    precision
-        Of each element, positive. None is the default: the prior variance of a_u . b_j
-        is a tenth of the variance of the training ratings (chosen on ML-100K
-        random90_1).
+    `precision` None is the default: the prior variance of a_u . b_j is a tenth of the
+    variance of the training ratings (chosen on ML-100K random90_1).
     """
 
     precision: float | None = None
 
     def log_density(self, mean: Array, precision: Array) -> Array:
-        """Log density of what is drawn of the prior: nothing is, so 0.
-
-        Parameters
-        ----------
-        mean
-            mu, shape (D,).
-        precision
-            Lambda, shape (D, D).
-
-        Returns
-        -------
-        Array
-            0, scalar.
-        """
+        """Nothing is drawn here: 0."""
         return jnp.zeros((), mean.dtype)
 
 
@@ -144,20 +115,7 @@ class MultiplicativeGamma:
     mean_precision: float = 10.0
 
     def parameters(self, dim: int, dtype) -> tuple[Array, Array]:
-        """Shapes and rates of the gammas of delta.
-
-        Parameters
-        ----------
-        dim
-            D.
-        dtype
-            Of the result.
-
-        Returns
-        -------
-        tuple of Array
-            Shapes and rates, shape (D,) each.
-        """
+        """Shapes and rates of delta, each of shape (dim,)."""
         first = jnp.arange(dim, dtype=jnp.int32) == 0
         return (
             jnp.where(first, self.first_shape, self.shape).astype(dtype),
@@ -165,37 +123,13 @@ class MultiplicativeGamma:
         )
 
     def log_density(self, mean: Array, precision: Array) -> Array:
-        """Log density of a side's m given tau.
-
-        Parameters
-        ----------
-        mean
-            m, shape (D,).
-        precision
-            diag(tau), shape (D, D).
-
-        Returns
-        -------
-        Array
-            Nats, scalar.
-        """
+        """Log density of a side's m given tau, in nats; shapes (D,) and (D, D)."""
         precision = self.mean_precision * jnp.diagonal(precision)
         return 0.5 * jnp.sum(
             jnp.log(precision / (2 * jnp.pi)) - precision * mean**2, axis=-1
         )
 
     def log_density_of_increments(self, increments: Array) -> Array:
-        """Log density of delta, which gives tau of both sides.
-
-        Parameters
-        ----------
-        increments
-            delta, shape (D,).
-
-        Returns
-        -------
-        Array
-            Nats, scalar.
-        """
+        """Log density of delta, in nats; shape (D,). It gives tau of both sides."""
         shapes, rates = self.parameters(increments.shape[0], increments.dtype)
         return jnp.sum(log_prior(Gamma(shapes, rates), increments))

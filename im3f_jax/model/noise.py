@@ -56,11 +56,6 @@ class GammaNoise:
             False for padding, bool, shape (rows,).
         shape
             Scalar.
-
-        Returns
-        -------
-        Array
-            Nats, scalar.
         """
         each = (
             shape * jnp.log(shape)

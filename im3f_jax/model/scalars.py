@@ -18,15 +18,7 @@ __all__ = ["Gamma", "InverseGamma", "log_prior", "start_value"]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class InverseGamma:
-    """Density proportional to x^(-shape-1) exp(-scale/x); mean scale / (shape - 1).
-
-    Attributes
-    ----------
-    shape
-        Positive.
-    scale
-        Positive, in the units of x: of a variance, squared rating scale.
-    """
+    """Density proportional to x^(-shape-1) exp(-scale/x); mean scale / (shape - 1)."""
 
     shape: float
     scale: float
@@ -35,15 +27,7 @@ class InverseGamma:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Gamma:
-    """Density proportional to x^(shape-1) exp(-rate x); mean shape / rate.
-
-    Attributes
-    ----------
-    shape
-        Positive.
-    rate
-        Positive, in units of 1 / x.
-    """
+    """Density proportional to x^(shape-1) exp(-rate x); mean shape / rate."""
 
     shape: float
     rate: float
