@@ -23,6 +23,7 @@ from im3f_jax.model.time_effects import (
     reads_times,
     times_of,
 )
+from im3f_jax.model.topic_prior import NoTopics
 from im3f_jax.posterior import predict
 from im3f_jax.posterior.score import level_probabilities, log_score
 
@@ -45,7 +46,8 @@ class Posterior:
         Row of each id's vectors in the draws, shape (num ids,); ids without a training
         rating ("cold") share the last row, that of a new user or item.
     draws
-        Kept draws, or None after a fit with store="summary".
+        Kept draws, or None after a fit with store="summary"; with the topics of the
+        training ratings after one with store="all".
     trace
         Label-free scalars of every sweep, each of shape (chain, sweep).
     test_predictions, train_predictions
@@ -187,8 +189,8 @@ class Posterior:
             )
         if self.draws is None:
             raise InputError(
-                "This fit kept no draws (store='summary'): fit with store='all' to get "
-                "precisions."
+                "This fit kept no draws (store='summary'): fit with store='factors' to "
+                "get precisions."
             )
         of_user, of_item = precisions_of_features(
             self.draws.user_features, self.draws.item_features
@@ -240,8 +242,8 @@ class Posterior:
             )
         if self.draws is None:
             raise InputError(
-                "This fit kept no draws (store='summary'): fit with store='all' to get "
-                "what depends on time."
+                "This fit kept no draws (store='summary'): fit with store='factors' to "
+                "get what depends on time."
             )
         name = "item_time" if side == "item" else "user_drift"
         mean = np.mean(getattr(self.draws, name), axis=(0, 1), dtype=np.float64)
@@ -341,8 +343,8 @@ class Posterior:
         """
         if self.draws is None:
             raise InputError(
-                "This fit kept no draws (store='summary'): fit with store='all' to get "
-                "probabilities."
+                "This fit kept no draws (store='summary'): fit with store='factors' to "
+                "get probabilities."
             )
         if not self.is_discrete:
             raise InputError(
@@ -480,6 +482,128 @@ class Posterior:
             result["squared_errors"] = error**2
         return result
 
+    @property
+    def representative_draw(self) -> tuple[int, int]:
+        """The kept draw of the highest log joint density: its chain and draw.
+
+        Topics have no names that hold from draw to draw, nor factors directions: what
+        belongs to a topic is read in one draw, never averaged. This is the one to read,
+        `posterior.draws.user_features[posterior.representative_draw]`. It is a draw,
+        and no mode: of two runs the higher is not the better.
+        """
+        log_joint = self._kept("log_joint")
+        chain, draw = np.unravel_index(np.argmax(log_joint), log_joint.shape)
+        return int(chain), int(draw)
+
+    def coassignment(self, rows: Iterable, side: str = "user") -> np.ndarray:
+        """Posterior probability that two training ratings share a topic.
+
+        The share of kept draws, of all chains, in which they have the same topic. It
+        does not depend on the names of topics, which differ from draw to draw.
+
+        Parameters
+        ----------
+        rows
+            Positions in the training ratings given to `fit`, from 0, shape (n,).
+        side
+            "user" for user topics (moods), "item" for item topics (contexts).
+
+        Returns
+        -------
+        ndarray
+            Symmetric, with 1 on the diagonal, shape (n, n).
+
+        Raises
+        ------
+        InputError
+            Where the topics were not kept (they are with store="all"), the side has
+            none, each row has topics of its own, or a position is none.
+        """
+        if side not in ("user", "item"):
+            raise InputError(f"side is {side!r}, but must be 'user' or 'item'.")
+        if isinstance(getattr(self.spec, f"{side}_topic_prior"), NoTopics):
+            raise InputError(f"This model has no {side} topics.")
+        if self.spec.own_topics:
+            raise InputError(
+                "Each row has topics of its own in this model: no two rows share one."
+            )
+        topics = getattr(self.draws, f"{side}_topic", None)
+        if topics is None:
+            raise InputError(
+                "This fit kept no topics of its ratings: fit with store='all'."
+            )
+        rows, count = np.asarray(rows), topics.shape[-1]
+        if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+            raise InputError("rows must be whole numbers, in one dimension.")
+        rows = rows.astype(np.int64)
+        outside = rows[(rows < 0) | (rows >= count)]
+        if len(outside):
+            raise InputError(
+                f"Row {outside[0]} is none of the {count} training ratings, which "
+                "count from 0."
+            )
+        number = topics.shape[0] * topics.shape[1]
+        total = np.zeros((len(rows), len(rows)), np.int32)
+        for topic in topics[..., rows].reshape(number, len(rows)):
+            total += topic[:, None] == topic
+        return total / number
+
+    def to_arviz(self, *, log_likelihood: Ratings | None = None, warmup: bool = False):
+        """Give label-free scalars of the kept draws to ArviZ.
+
+        What does not depend on the names of topics or the directions of factors, in
+        ArviZ's groups, with dimensions (chain, draw) whatever the number of chains:
+
+        posterior
+            Variances, concentrations, numbers of topics and the like, under the names
+            of `trace`; cut points of the ordinal likelihood.
+        sample_stats
+            "lp", the log joint density (nats, up to a constant), and the root mean
+            squared errors of `trace`.
+        constant_data
+            What of these has one value in all kept draws, as a variance that is fixed:
+            a diagnostic would divide by 0. With chi_0, "global_bias".
+        warmup_posterior, warmup_sample_stats
+            The same of every sweep before, on request.
+        observed_data, log_likelihood
+            Of ratings, on request; "rating" has the dimension "row", with the ids as
+            its coordinates "user" and "item".
+
+        Attributes tell versions, seed, device and lengths. `az.summary`,
+        `az.plot_trace` and, on the training ratings' log likelihood, `az.loo` take it,
+        and its `to_netcdf` writes a file that `az.from_netcdf` reads.
+
+        Parameters
+        ----------
+        log_likelihood
+            Ratings whose log density (nats) to give in every kept draw, topics summed
+            out; under the ordinal likelihood their log probability. It is what the
+            model was fitted by, as leave-one-out needs: `evaluate` instead scores the
+            levels of a discrete scale. For `az.loo` the training ratings.
+        warmup
+            Give the groups of the warm-up.
+
+        Returns
+        -------
+        xarray.DataTree
+            An `arviz.InferenceData` where the ArviZ installed is older than 1.0, whose
+            functions take no tree.
+
+        Raises
+        ------
+        InputError
+            Where ArviZ is not installed (the extra "arviz"); for the log likelihood
+            where no draws were kept, and as `evaluate`, or beyond half of the machine's
+            memory.
+        """
+        try:
+            from im3f_jax.posterior.arviz import to_arviz
+        except ModuleNotFoundError as error:
+            raise InputError(
+                f"to_arviz needs {error.name}: install the extra arviz of im3f-jax."
+            ) from None
+        return to_arviz(self, log_likelihood, warmup)
+
     def trace_frame(self) -> pd.DataFrame:
         """Return the trace as a frame: chain, sweep, phase, kept, a column a scalar."""
         chains, sweeps = self.trace["rating_variance"].shape
@@ -567,8 +691,8 @@ class Posterior:
             )
         if per_draw:
             raise InputError(
-                "This fit kept no draws (store='summary'): fit with store='all' to get "
-                "each draw's predictions."
+                "This fit kept no draws (store='summary'): fit with store='factors' to "
+                "get each draw's predictions."
             )
         return self._summary_predictions(user, item, times)
 
@@ -598,8 +722,8 @@ class Posterior:
         if missing.any():
             raise InputError(
                 f"{int(missing.sum())} of {len(user)} pairs were not given to this "
-                "fit, which kept no draws (store='summary'): fit with store='all' to "
-                "predict any pair."
+                "fit, which kept no draws (store='summary'): fit with store='factors' "
+                "to predict any pair."
             )
         return values
 

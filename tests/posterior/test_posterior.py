@@ -244,9 +244,9 @@ def test_a_summary_predicts_the_pairs_given_and_says_so():
     user, item = next(pair for pair in zip(*fits.grid(train), strict=True)
                       if pair not in seen)  # fmt: skip
     for pairs in (([user], [item]), ([user, test.user[0]], [item, test.item[0]])):
-        with pytest.raises(im3f.InputError, match="1 of .* pairs .*store='all'"):
+        with pytest.raises(im3f.InputError, match="1 of .* pairs .*store='factors'"):
             summary.predict(*pairs)
-    with pytest.raises(im3f.InputError, match="kept no draws.*store='all'"):
+    with pytest.raises(im3f.InputError, match="kept no draws.*store='factors'"):
         summary.predict(test.user_ids, test.item_ids, per_draw=True)
 
 
