@@ -8,6 +8,7 @@ import pandas as pd
 
 from im3f_jax.errors import InputError
 from im3f_jax.inference.features import parts_of_product
+from im3f_jax.inference.run import Draws
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.time_effects import reads_times
 from im3f_jax.posterior.score import time_of_pairs
@@ -15,8 +16,9 @@ from im3f_jax.posterior.score import time_of_pairs
 if TYPE_CHECKING:
     from im3f_jax.posterior.posterior import Posterior
 
-__all__ = ["Explanation", "explain"]
+__all__ = ["Explanation", "explain", "nearest_draw"]
 
+PAIRS = 4096  # by which draws are compared
 _SHOWN = 3  # topics a side in the repr
 
 
@@ -153,11 +155,10 @@ def _time_part(draws, user_row, item_row, columns) -> np.ndarray:
 
 
 def _draw(posterior: "Posterior", draw: tuple[int, int] | None) -> tuple[int, int]:
-    """Chain and place of a draw: the one given, or that of highest log joint."""
-    shape = posterior.draws.global_bias.shape
+    """Chain and place of a draw: the one given, or a representative one."""
     if draw is None:
-        best = np.argmax(posterior._kept("log_joint"))
-        return tuple(int(x) for x in np.unravel_index(best, shape))
+        return posterior.representative_draw
+    shape = posterior.draws.global_bias.shape
     try:
         chain, place = draw
         fits = 0 <= chain < shape[0] and 0 <= place < shape[1]
@@ -169,6 +170,28 @@ def _draw(posterior: "Posterior", draw: tuple[int, int] | None) -> tuple[int, in
             f"are {shape[0]} and {shape[1]}."
         )
     return int(chain), int(place)
+
+
+def nearest_draw(draws: Draws) -> tuple[int, int]:
+    """Find the draw whose products are nearest their mean; see `Posterior`.
+
+    Not the draw of highest log joint: as rows' topics and biases spread, it falls, and
+    is highest in draws that are the least like the others.
+    """
+    num_users, num_items = (
+        max(x.shape[2] - 1, 1) for x in (draws.user_features, draws.item_features)
+    )
+    pair = np.arange(min(PAIRS, num_users * num_items))
+    user = pair % num_users
+    item = (user + pair // num_users) % num_items  # each pair once
+    shape = draws.global_bias.shape
+    each = np.empty((*shape, len(pair)))
+    for place in np.ndindex(shape):
+        vectors = draws.user_features[place][user], draws.item_features[place][item]
+        each[place] = draws.global_bias[place] + np.einsum("nf,nf->n", *vectors)
+    away = np.mean((each - each.mean((0, 1))) ** 2, axis=-1)
+    chain, draw = np.unravel_index(np.argmin(away), shape)
+    return int(chain), int(draw)
 
 
 def _topics(name: str, weight: np.ndarray, bias: np.ndarray) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from im3f_jax.model.time_effects import (
     times_of,
 )
 from im3f_jax.posterior import predict, recommend
-from im3f_jax.posterior.explain import Explanation, explain
+from im3f_jax.posterior.explain import Explanation, explain, nearest_draw
 from im3f_jax.posterior.score import level_probabilities, log_score
 from im3f_jax.posterior.similar import similar_rows
 
@@ -255,6 +256,27 @@ class Posterior:
         mean = np.mean(getattr(self.draws, name), axis=(0, 1), dtype=np.float64)
         mean[-1] = np.nan  # the row of those without a training rating
         return mean[getattr(self, f"{side}_row")][: len(getattr(self, f"{side}s"))]
+
+    @cached_property
+    def representative_draw(self) -> tuple[int, int]:
+        """The kept draw whose predictions are nearest their mean over draws.
+
+        (chain, kept draw), from 0: for what may not be averaged, since labels of topics
+        switch. By the mean square distance over a few thousand pairs, spread over the
+        trained users and items, of the means without what depends on time (under the
+        ordinal likelihood, of latent means).
+
+        Raises
+        ------
+        InputError
+            Where no draws were kept.
+        """
+        if self.draws is None:
+            raise InputError(
+                "This fit kept no draws (store='summary'): fit with store='all' to get "
+                "a representative one."
+            )
+        return nearest_draw(self.draws)
 
     def predict(
         self,
@@ -583,8 +605,8 @@ class Posterior:
         time
             Of the pair, as in `predict`.
         draw
-            (chain, kept draw), from 0, whose topics to list; None is the kept draw of
-            highest log joint.
+            (chain, kept draw), from 0, whose topics to list; None is
+            `representative_draw`.
         unknown
             "raise", or "prior" for ids that are not in the index.
 

@@ -80,10 +80,8 @@ def test_parts_by_hand(posterior):
     for name, values in each.items():
         assert found.parts.loc[name, "mean"] == pytest.approx(values.mean())
         assert found.parts.loc[name, "std"] == pytest.approx(values.std())
-    # The draw of highest log joint, whatever the pair.
-    best = np.unravel_index(posterior.trace["log_joint"].argmax(), (CHAINS, KEPT))
-    assert found.draw == posterior.explain("u01", 20).draw == tuple(best)
-    for draw in (tuple(best), (0, 1)):
+    best = found.draw
+    for draw in (best, (0, 1)):
         found = posterior.explain(user, item, draw=draw)
         assert found.draw == draw
         for topics, weight, bias in (
@@ -98,11 +96,38 @@ def test_parts_by_hand(posterior):
     check_parts(posterior, [(user, item), ("u11", 290)], list(each))
 
 
+def test_topics_are_of_the_draw_nearest_the_mean(posterior):
+    users, items = (
+        [x for x, row in zip(index.ids, rows, strict=True) if row < rows.max()]
+        for index, rows in (
+            (posterior.users, posterior.user_row),
+            (posterior.items, posterior.item_row),
+        )
+    )
+    pairs = np.repeat(users, len(items)), np.tile(items, len(users))
+    each = posterior.predict(*pairs, per_draw=True)
+    away = np.mean((each - posterior.predict(*pairs)) ** 2, axis=-1)
+    nearest = np.unravel_index(np.argmin(away), (CHAINS, KEPT))
+    assert posterior.representative_draw == tuple(nearest)
+    for pair in (("u08", 130), ("u01", 20)):  # whatever the pair
+        assert posterior.explain(*pair).draw == posterior.representative_draw
+    # It is found again where the draws stand in another order.
+    draws = posterior.draws
+    turned = draws._replace(
+        **{
+            name: values[:, ::-1]
+            for name, values in draws._asdict().items()
+            if values is not None
+        }
+    )
+    chain, place = dataclasses.replace(posterior, draws=turned).representative_draw
+    assert (chain, KEPT - 1 - place) == tuple(nearest)
+
+
 @pytest.mark.parametrize("kind", ["gaussian", "ordinal"])
 @pytest.mark.parametrize("case", test_time.CASES)
 def test_what_depends_on_time_is_a_part(kind, case):
     found = test_time.make(kind, **test_time.CASES[case])
-    found.trace["log_joint"] = found.trace["rating_variance"]
     names = ["global bias", "factors", "user bias", "item bias"]
     names += {"both": ["item time", "user drift"], "bins": ["item time"]}.get(
         case, ["user drift"]

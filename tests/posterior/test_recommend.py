@@ -291,6 +291,7 @@ def test_a_posterior_that_cannot_recommend_says_why(posterior, tmp_path):
         lambda: summary.recommend("u01"),
         lambda: summary.similar_items(10),
         lambda: summary.explain("u01", 10),
+        lambda: summary.representative_draw,
     ):
         with pytest.raises(InputError, match="store='summary'.*store='all'"):
             call()
