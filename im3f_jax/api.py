@@ -19,6 +19,7 @@ import numpy as np
 from im3f_jax.data.layout import RatingLayout, lay_out
 from im3f_jax.data.persons import check_pairs, of_persons
 from im3f_jax.data.ratings import Ratings
+from im3f_jax.data.seen import SeenItems
 from im3f_jax.data.shards import Shards, lay_out_shards
 from im3f_jax.data.times import TimeColumns, TimeScale
 from im3f_jax.errors import Im3fWarning, InputError
@@ -382,6 +383,13 @@ class Model(ModelSpec):
             train_predictions=train_predictions,
             partial=result.partial,
             time_scale=scale,
+            seen=SeenItems.of(
+                train.user,
+                train.item,
+                train.num_users,
+                train.num_items,
+                is_unordered(self),
+            ),
         )
         if train_predictions is not None:
             posterior._fitted.append((train, train_predictions))

@@ -1,7 +1,9 @@
 """What a fit gives: draws, traces, predictions, scores."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,6 +11,7 @@ import pandas as pd
 from im3f_jax.data.ids import IdIndex
 from im3f_jax.data.persons import in_order
 from im3f_jax.data.ratings import Ratings, timestamp_array
+from im3f_jax.data.seen import SeenItems
 from im3f_jax.data.times import TimeColumns, TimeScale
 from im3f_jax.errors import InputError
 from im3f_jax.inference.features import precisions_of_features
@@ -24,8 +27,10 @@ from im3f_jax.model.time_effects import (
     times_of,
 )
 from im3f_jax.model.topic_prior import NoTopics
-from im3f_jax.posterior import predict
+from im3f_jax.posterior import predict, recommend
+from im3f_jax.posterior.explain import Explanation, explain, nearest_draw
 from im3f_jax.posterior.score import level_probabilities, log_score
+from im3f_jax.posterior.similar import similar_rows
 
 __all__ = ["Posterior"]
 
@@ -65,6 +70,9 @@ class Posterior:
         How it was run; `partial` after an interrupt.
     time_scale
         Bins of time and users' mean times, where the model reads times.
+    seen
+        What each user of the index has a training rating of; None in files of versions
+        before it was kept.
     """
 
     spec: ModelSpec
@@ -87,6 +95,7 @@ class Posterior:
     train_predictions: np.ndarray | None = None
     partial: bool = False
     time_scale: TimeScale | None = None
+    seen: SeenItems | None = None
     _fitted: list[tuple[Ratings, np.ndarray]] = field(default_factory=list)
 
     def __repr__(self) -> str:
@@ -249,6 +258,27 @@ class Posterior:
         mean = np.mean(getattr(self.draws, name), axis=(0, 1), dtype=np.float64)
         mean[-1] = np.nan  # the row of those without a training rating
         return mean[getattr(self, f"{side}_row")][: len(getattr(self, f"{side}s"))]
+
+    @cached_property
+    def representative_draw(self) -> tuple[int, int]:
+        """The kept draw whose predictions are nearest their mean over draws.
+
+        (chain, kept draw), from 0: for what may not be averaged, since labels of topics
+        switch. By the mean square distance over a few thousand pairs, spread over the
+        trained users and items, of the means without what depends on time (under the
+        ordinal likelihood, of latent means).
+
+        Raises
+        ------
+        InputError
+            Where no draws were kept.
+        """
+        if self.draws is None:
+            raise InputError(
+                "This fit kept no draws (store='summary'): fit with store='factors' to "
+                "get a representative one."
+            )
+        return nearest_draw(self.draws)
 
     def predict(
         self,
@@ -414,6 +444,186 @@ class Posterior:
             self._rows(item, self.item_row) < self._num_items
         )
 
+    def recommend(
+        self,
+        users: Iterable | Any | None = None,
+        n: int = 10,
+        *,
+        items: Iterable | None = None,
+        exclude_seen: bool = True,
+        rank_by: str = "mean",
+        level: float = 0.9,
+        unknown: str = "raise",
+        times: Any | None = None,
+    ) -> pd.DataFrame:
+        """Give each user the n items of highest expected rating.
+
+        The mean over kept draws of each draw's mean, as `predict` gives it; under the
+        ordinal likelihood the expected level. Of equal items the one that comes first
+        in the index comes first. Blocks of users meet blocks of items; all pairs are
+        never held at once. An ordinal model is asked pair by pair, which takes far
+        longer than the products of a Gaussian one.
+
+        Parameters
+        ----------
+        users
+            One id, or several; None is every user of the index. Without a training
+            rating one gets the list that the prior gives a new user.
+        n
+            Items a user, fewer where no more are left.
+        items
+            Ids to choose from. None: all items with a training rating (of the others
+            the prior expects the same; they are recommended where they are named).
+        exclude_seen
+            Leave out what the user has a training rating of. Of a reciprocal model
+            nobody is recommended to themselves, whatever this is.
+        rank_by
+            "mean", or a bound of the mean: "lower" for items that are safe, "upper" for
+            those worth a try. The bounds are mean -/+ z std_of_mean, with z the normal
+            quantile at `level`; a second pass over the draws.
+        level
+            Probability by the posterior (taken for normal) that the mean lies on the
+            far side of the bound, from 0.5 to below 1.
+        unknown
+            "raise", or "prior": users that are not in the index get the list of a new
+            user.
+        times
+            One time, or one for each user, as in `predict`.
+
+        Returns
+        -------
+        DataFrame
+            A row a recommendation, users in the order asked for: `user` and `item` (the
+            caller's ids and dtypes), `rank` from 1, `mean` and its standard deviation
+            over draws `std_of_mean`, rating scale, and the bound `lower` or `upper`
+            where it ranks.
+
+        Raises
+        ------
+        InputError
+            For an unknown id, a setting without meaning, times of a model that reads
+            none, a fit with store="summary", and `exclude_seen` of a file that does not
+            hold who rated what.
+        """
+        blocks = self.recommend_in_blocks(
+            users,
+            n,
+            items=items,
+            exclude_seen=exclude_seen,
+            rank_by=rank_by,
+            level=level,
+            unknown=unknown,
+            times=times,
+        )
+        return pd.concat(list(blocks), ignore_index=True)
+
+    def recommend_in_blocks(
+        self,
+        users: Iterable | Any | None = None,
+        n: int = 10,
+        *,
+        items: Iterable | None = None,
+        exclude_seen: bool = True,
+        rank_by: str = "mean",
+        level: float = 0.9,
+        unknown: str = "raise",
+        times: Any | None = None,
+    ) -> Iterator[pd.DataFrame]:
+        """Yield what `recommend` returns, some thousands of users at a time.
+
+        For lists that are written on, so that those of all users need not be held.
+        Parameters, columns and errors are those of `recommend`.
+        """
+        return recommend.recommend(
+            self,
+            users,
+            n,
+            items=items,
+            exclude_seen=exclude_seen,
+            rank_by=rank_by,
+            level=level,
+            unknown=unknown,
+            times=times,
+        )
+
+    def similar_items(self, item: Any, n: int = 10) -> pd.DataFrame:
+        """Give the n items whose predictions go with those of one item.
+
+        The correlation over the trained users of the predictions for the two items, in
+        each draw, then the mean over draws: y_j' S y_k / sqrt(y_j' S y_j y_k' S y_k),
+        where a draw predicts chi_0 + x_u . y_j and the x_u have covariance S. It does
+        not depend on labels or on the rotation of factors. Under the ordinal likelihood
+        predictions of the latent rating; what depends on time is left out.
+
+        Parameters
+        ----------
+        item
+            An id with a training rating.
+        n
+            Items at most; those with a training rating, not `item` itself.
+
+        Returns
+        -------
+        DataFrame
+            `rank` from 1, `item` (the caller's ids), `similarity` from -1 to 1, and its
+            standard deviation over draws `std`.
+
+        Raises
+        ------
+        InputError
+            For an id that is unknown or has no training rating, an n below 1, and a fit
+            with store="summary".
+        """
+        return similar_rows(self, "item", item, n)
+
+    def similar_users(self, user: Any, n: int = 10) -> pd.DataFrame:
+        """Give the n users whose predictions go with those of one user.
+
+        As `similar_items`, the sides exchanged: over the trained items.
+        """
+        return similar_rows(self, "user", user, n)
+
+    def explain(
+        self,
+        user: Any,
+        item: Any,
+        *,
+        time: Any | None = None,
+        draw: tuple[int, int] | None = None,
+        unknown: str = "raise",
+    ) -> Explanation:
+        """Take a prediction apart.
+
+        chi_0, a_u . b_j, the user's biases under the item's contexts, sum_k
+        theta_M[j, k] c_u[k], the item's under the user's moods, sum_i theta_U[u, i]
+        d_j[i], and what topic factors and time add: a mean over draws of each, which
+        sum to what `predict` says (under the ordinal likelihood: to the mean of the
+        latent rating). And topic by topic, in one draw.
+
+        Parameters
+        ----------
+        user, item
+            Ids of one pair.
+        time
+            Of the pair, as in `predict`.
+        draw
+            (chain, kept draw), from 0, whose topics to list; None is
+            `representative_draw`.
+        unknown
+            "raise", or "prior" for ids that are not in the index.
+
+        Returns
+        -------
+        Explanation
+            Its frames are `parts`, `contexts` and `moods`; its repr is to be read.
+
+        Raises
+        ------
+        InputError
+            As `predict`; for a draw that is not there, and a fit with store="summary".
+        """
+        return explain(self, user, item, time=time, draw=draw, unknown=unknown)
+
     def evaluate(
         self,
         test: Ratings,
@@ -481,19 +691,6 @@ class Posterior:
         if pointwise:
             result["squared_errors"] = error**2
         return result
-
-    @property
-    def representative_draw(self) -> tuple[int, int]:
-        """The kept draw of the highest log joint density: its chain and draw.
-
-        Topics have no names that hold from draw to draw, nor factors directions: what
-        belongs to a topic is read in one draw, never averaged. This is the one to read,
-        `posterior.draws.user_features[posterior.representative_draw]`. It is a draw,
-        and no mode: of two runs the higher is not the better.
-        """
-        log_joint = self._kept("log_joint")
-        chain, draw = np.unravel_index(np.argmax(log_joint), log_joint.shape)
-        return int(chain), int(draw)
 
     def coassignment(self, rows: Iterable, side: str = "user") -> np.ndarray:
         """Posterior probability that two training ratings share a topic.

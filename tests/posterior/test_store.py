@@ -139,17 +139,6 @@ def test_topics_of_each_rows_own_are_not_shared(kept):
         own.coassignment([0])
 
 
-def test_the_representative_draw_is_the_one_of_the_highest_log_joint(kept):
-    chain, draw = kept.representative_draw
-    log_joint = kept.trace["log_joint"][:, fits.kept_sweeps()]
-    assert log_joint[chain, draw] == log_joint.max() > log_joint.min()
-    # Sweeps that were not kept are no draws, whatever their density.
-    trace = {"log_joint": kept.trace["log_joint"].copy()}
-    trace["log_joint"][1, 0] = 1e9
-    other = dataclasses.replace(kept, trace=kept.trace | trace)
-    assert other.representative_draw == (chain, draw)
-
-
 def test_an_unknown_store_is_refused():
     with pytest.raises(im3f.InputError, match="store is 'topics'.*'factors', 'all'"):
         fits.fit(fits.MODELS["IM3F"], store="topics")
