@@ -70,6 +70,11 @@ posterior.evaluate(test, clip="train")
 axes = posterior.plot_trace()
 
 # %% [markdown]
+# The error of the mean over draws soon settles. The number of moods does not: in the
+# committed run (ML-100K) it still grows when the run ends, and the log joint still falls.
+# Predict from such a chain, but do not read a number of topics off it (notebook 04).
+
+# %% [markdown]
 # **Recommend.** The best items that a user has not rated, here for the user with the
 # most ratings. `std_of_mean` is the spread over draws: how sure the model is of its own
 # mean. Ask with `rank_by="lower"` for items that are safe.

@@ -82,7 +82,7 @@ model = im3f.IM3F(
 )
 train, test = im3f.random_split(ratings, test_fraction=0.1, seed=0)
 try:
-    model.fit(train, num_samples=400, memory_limit=100_000, progress=False)
+    model.fit(train, num_samples=400, memory_limit=1_000_000, progress=False)
 except im3f.InputError as error:
     print(error)
 
@@ -103,6 +103,7 @@ posterior = model.fit(
 log.removeHandler(handler)
 seconds = pd.Series(posterior.seconds, name="seconds")
 seconds["a sweep"] = seconds["run"] / (20 if short else 50)
+print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}")
 seconds.round(4)
 
 # %% [markdown]
@@ -141,7 +142,7 @@ else:
     print(f"{len(gpus)} of these were measured on a GPU: {set(gpus['runs on'])}")
 
 # %% [markdown]
-# The time of a sweep grows with the ratings, and hardly faster:
+# The time of a sweep against the number of ratings, with users and items in proportion:
 
 # %%
 growth = json.loads((root / "bench" / "results" / "growth.json").read_text())

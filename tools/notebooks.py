@@ -8,6 +8,7 @@ IM3F_DATA_DIR names their folder. Needs the extra "notebooks".
 
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -36,6 +37,7 @@ def execute(path):
         for output in cell.get("outputs", []):
             if output.output_type == "stream":  # warnings say where they were raised
                 output.text = output.text.replace(f"{ROOT}/", "")
+                output.text = re.sub(r"/\S*/site-packages/", "", output.text)
     return notebook
 
 
