@@ -248,11 +248,13 @@ def estimate_draw_bytes(spec: ModelSpec, num_users: int, num_items: int) -> int:
 
     4 (num_users + num_items + 2) (latent_dim + item topics + user topics, with topic
     factors item topics x user topics x dim more, and 2 more where the noise differs
-    between users or items), and what depends on time.
+    between users or items), what depends on time, and the precision of both sides'
+    factors, 2 latent_dim^2.
     """
     width = feature_width(spec)
     timed = _time_cells(spec, num_users + 1, num_items + 1)
-    return 4 * ((num_users + num_items + 2) * width + timed)
+    population = 2 * spec.latent_dim**2
+    return 4 * ((num_users + num_items + 2) * width + timed + population)
 
 
 def check_device_memory(

@@ -137,6 +137,9 @@ class Draws(NamedTuple):
     # Where the model reads times, else None; 0 in the row of a new one:
     item_time: np.ndarray | None = None  # (chain, draw, num_items + 1, bins)
     user_drift: np.ndarray | None = None  # (chain, draw, num_users + 1)
+    # Lambda of a side's factors, (chain, draw, D, D); None in files of older versions:
+    user_factor_precision: np.ndarray | None = None
+    item_factor_precision: np.ndarray | None = None
 
 
 @dataclass
@@ -573,7 +576,7 @@ def _empty_draws(
 ) -> Draws:
     """Room on the host for all kept draws, once; memory that nothing fills is free."""
     width = feature_width(spec)
-    shape = num_chains, num_kept
+    shape, square = (num_chains, num_kept), (spec.latent_dim, spec.latent_dim)
     users, items = num_users + 1, num_items + 1
     item_time = user_drift = None
     if isinstance(spec.item_time, TimeBins):
@@ -589,6 +592,8 @@ def _empty_draws(
         cut_points=np.empty((*shape, _num_cut_points(spec))),
         item_time=item_time,
         user_drift=user_drift,
+        user_factor_precision=np.empty((*shape, *square), np.float32),
+        item_factor_precision=np.empty((*shape, *square), np.float32),
     )
 
 
@@ -822,6 +827,12 @@ class _Loop:
         bias, variance, cut_points, time = fetch(
             (state.global_bias, state.rating_variance, state.cut_points, state.time)
         )
+        precisions = fetch(
+            {
+                "user": state.user_factor_prior.precision,
+                "item": state.item_factor_prior.precision,
+            }
+        )
         for c in range(num_chains):
             of, place = (c,) if many else (), (self.first_chain + c, draw)
             for kept, values in zip(self.draws[:2], (users, items), strict=True):
@@ -829,6 +840,9 @@ class _Loop:
             self.draws.global_bias[place] = bias[of]
             self.draws.rating_variance[place] = variance[of]
             self.draws.cut_points[place] = cut_points[of]
+            for side in ("user", "item"):
+                kept = getattr(self.draws, f"{side}_factor_precision")
+                kept[place] = precisions[side][of]
             for kept, values in (
                 (self.draws.item_time, time.item),
                 (self.draws.user_drift, time.user),

@@ -480,6 +480,75 @@ class Posterior:
             result["squared_errors"] = error**2
         return result
 
+    def fold_in(
+        self,
+        ratings: "Ratings | pd.DataFrame | None",
+        *,
+        side: str = "user",
+        ids: Iterable | None = None,
+        unknown: str = "raise",
+        duplicates: str = "error",
+        num_sweeps: int = 20,
+        seed: int = 0,
+    ) -> "Posterior":
+        """Add new users, or new items, from their ratings, without fitting anew.
+
+        In every kept draw all that belongs to a new row, factors, biases, weights over
+        topics, relative precision and the topics of its ratings, is drawn by Gibbs
+        sweeps from its posterior given the other side's rows and what the rows of its
+        side have in common, none of which the new ratings change: to learn from them
+        too, fit again. A new row without ratings is drawn from its prior. Of a MAP fit
+        the new factors are the mode.
+
+        Parameters
+        ----------
+        ratings
+            `Ratings`, a frame with the columns user, item and rating, or None. On one
+            side (`side`) the ids are new, or had no rating in the fit; on the other
+            they all had.
+        side
+            "user" for new users who rated known items, "item" for new items which
+            known users rated.
+        ids
+            More new ids, without a rating.
+        unknown
+            What to do with ratings whose other id had no rating in the fit: "raise" or
+            "drop", which logs how many.
+        duplicates
+            What to do with repeated pairs of a frame, as in `Ratings.from_dataframe`.
+        num_sweeps
+            Sweeps in each kept draw, from what the prior expects; the last is kept.
+        seed
+            The same ratings, in the same order, and seed give the same draws.
+
+        Returns
+        -------
+        Posterior
+            As this one, which stays as it is, with rows more: new ids are predicted,
+            recommended for, evaluated and saved as the others are. Trace and topics
+            reported are those of the fit.
+
+        Raises
+        ------
+        InputError
+            For ids of this side that had ratings in the fit, unknown ones of the other,
+            ids of another kind than the fit's; without kept draws, or those of an older
+            file; and for a reciprocal model, a CRF, topics of each row's own, topic
+            factors and parts that depend on time.
+        """
+        from im3f_jax.posterior.fold_in import fold_in
+
+        return fold_in(
+            self,
+            ratings,
+            side=side,
+            ids=ids,
+            unknown=unknown,
+            duplicates=duplicates,
+            num_sweeps=num_sweeps,
+            seed=seed,
+        )
+
     def trace_frame(self) -> pd.DataFrame:
         """Return the trace as a frame: chain, sweep, phase, kept, a column a scalar."""
         chains, sweeps = self.trace["rating_variance"].shape
