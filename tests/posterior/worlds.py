@@ -45,7 +45,9 @@ def make_world(model, side="user", seed=0):
         ordinal=ordinal,
         factors=rng.normal(size=(OTHERS, dim)),
         bias=rng.normal(scale=0.8, size=(OTHERS, own)),
-        weights=rng.dirichlet(np.full(other, 0.7), OTHERS) if other else np.zeros((OTHERS, 0)),
+        weights=rng.dirichlet(np.full(other, 0.7), OTHERS)
+        if other
+        else np.zeros((OTHERS, 0)),
         precision=rng.gamma(3.0, 1 / 3, OTHERS),
         factor_mean=rng.normal(scale=0.5, size=dim),
         factor_precision=2.0 * np.eye(dim) + root @ root.T,
@@ -56,7 +58,10 @@ def make_world(model, side="user", seed=0):
         global_weights=rng.dirichlet(np.full(own, 2.0)) if own else np.zeros(0),
         concentration=1.7,
         noise_shape=2.0 if noisy else np.inf,
-        differs=noisy or hasattr(getattr(spec, "item_noise" if side == "user" else "user_noise"), "shape"),
+        differs=noisy
+        or hasattr(
+            getattr(spec, "item_noise" if side == "user" else "user_noise"), "shape"
+        ),
         global_bias=0.0 if ordinal else 3.0,
         variance=1.0 if ordinal else VARIANCE,
         cut_points=np.array([-1.0, 0.2, 1.1]) if ordinal else np.zeros(0),
@@ -77,7 +82,12 @@ def posterior_of(world, num_draws):
     w, dim = world, world.spec.latent_dim
     other_side = "item" if w.side == "user" else "user"
     # A row of each side that no test reads, and that of a new one.
-    others = np.concatenate([w.factors, np.zeros((1, dim))]), np.concatenate([w.bias, np.zeros((1, w.bias.shape[1]))]), np.concatenate([w.weights, np.zeros((1, w.weights.shape[1]))]), np.append(w.precision, 1.0)
+    others = (
+        np.concatenate([w.factors, np.zeros((1, dim))]),
+        np.concatenate([w.bias, np.zeros((1, w.bias.shape[1]))]),
+        np.concatenate([w.weights, np.zeros((1, w.weights.shape[1]))]),
+        np.append(w.precision, 1.0),
+    )
     expected = (
         np.tile(w.factor_mean, (2, 1)),
         np.tile(w.topic_mean, (2, 1)),
@@ -105,7 +115,10 @@ def posterior_of(world, num_draws):
         f"{w.side}_noise_shape": every(w.noise_shape),
     }
     rows = {w.side: ["old"], other_side: list(range(OTHERS))}
-    index = {s: im3f.Ratings.from_arrays(*[rows[s]] * 2, np.ones(len(rows[s]))).users for s in rows}
+    index = {
+        s: im3f.Ratings.from_arrays(*[rows[s]] * 2, np.ones(len(rows[s]))).users
+        for s in rows
+    }
     return Posterior(
         spec=w.spec,
         users=index["user"],
