@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 import im3f_jax as im3f
 from im3f_jax.inference.run import Draws
@@ -16,7 +17,7 @@ from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.spec import resolve
 from im3f_jax.posterior.posterior import Posterior
 
-__all__ = ["make_world", "parts_of", "posterior_of", "simulate"]
+__all__ = ["log_likelihood", "make_world", "parts_of", "posterior_of", "simulate"]
 
 OTHERS = 12  # rows of the side that is known
 LEVELS = (1.0, 2.0, 3.0, 4.0)
@@ -209,3 +210,36 @@ def parts_of(rows, world, j):
         parts["precision"] = rows.precision
     parts["mean"] = sum(parts.get(n, 0) for n in ("product", "own bias", "other bias"))
     return parts
+
+
+def log_likelihood(rows, world, ids, frame):
+    """Log probability (or density) of each new row's ratings, topics summed out.
+
+    Of things shaped (draws, new rows, ..); nats, shape (draws, new rows).
+    """
+    w = world
+    new = pd.Index(ids).get_indexer(frame[w.side])
+    j = frame["item" if w.side == "user" else "user"].to_numpy()
+    rating = frame["rating"].to_numpy()[:, None, None]
+    noise, scale = stats.norm, np.sqrt(w.variance)
+    if hasattr(w.spec.rating_noise, "shape"):
+        noise = stats.t(2 * w.spec.rating_noise.shape)
+    result = np.zeros((len(rows.factors), len(ids)))
+    for draw, total in enumerate(result):
+        mean = w.global_bias + np.sum(rows.factors[draw, new] * w.factors[j], axis=1)
+        mean = mean[:, None, None] + rows.bias[draw, new][:, :, None]
+        mean = mean + w.bias[j][:, None]
+        weight = w.weights[j][:, :, None] * rows.weights[draw, new][:, None]
+        each = np.full(len(new), scale)
+        if w.differs:
+            each /= np.sqrt(rows.precision[draw, new] * w.precision[j])
+        each = each[:, None, None]
+        if w.ordinal:
+            edges = np.concatenate([[-np.inf], w.cut_points, [np.inf]])
+            level = np.searchsorted(LEVELS, rating)
+            high, low = ((edges[level + k] - mean) / each for k in (1, 0))
+            chance = noise.cdf(high) - noise.cdf(low)
+        else:
+            chance = noise.pdf((rating - mean) / each) / each
+        np.add.at(total, new, np.log(np.sum(weight * chance, axis=(1, 2))))
+    return result
