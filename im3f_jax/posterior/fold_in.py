@@ -76,7 +76,7 @@ def fold_in(
             "id."
         )
     wider, place_of_old, place_of_new = index.union(new, side)
-    other_row, kept = _other_rows(posterior, other_side, other_id, unknown)
+    other_code, other_row, kept = _other_rows(posterior, other_side, other_id, unknown)
     rating, new_code = rating[kept], new_code[kept]
     if isinstance(posterior.spec.likelihood, Ordinal):
         check_levels(posterior.spec.likelihood, np.unique(rating))
@@ -91,11 +91,31 @@ def fold_in(
         old_row[: len(index)] < last, old_row[: len(index)], last + len(new)
     )
     row[place_of_new] = last + np.arange(len(new))
+    pairs = place_of_new[new_code], other_code
     return replace(
         posterior,
         draws=posterior.draws._replace(**{f"{side}_features": after}),
         **{f"{side}s": wider, f"{side}_row": np.append(row, last + len(new))},
+        **_seen(posterior, side, place_of_old, pairs, len(wider)),
     )
+
+
+def _seen(posterior, side: str, place_of_old, new_pairs, number: int) -> dict:
+    """Add the new ratings to who rated what, where a posterior holds that.
+
+    `new_pairs` are codes of this side's `number` ids, and of the other's.
+    """
+    before = getattr(posterior, "seen", None)
+    if before is None:
+        return {}
+    other_side = "item" if side == "user" else "user"
+    user, item = before.pairs(np.arange(len(posterior.users)))
+    code = {"user": user, "item": item}
+    size = {"user": len(posterior.users), "item": len(posterior.items), side: number}
+    new, other = new_pairs
+    code[side] = np.append(place_of_old[code[side]], new)
+    code[other_side] = np.append(code[other_side], other)
+    return {"seen": before.of(*code.values(), *size.values())}
 
 
 def prior_rows(posterior, side: str, seed: int = 0) -> np.ndarray:
@@ -184,10 +204,10 @@ def _read(
 
 def _other_rows(
     posterior, side: str, other_id: np.ndarray, unknown: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that the ratings' other ids have, and which of the ratings are kept."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Find codes and rows of other ids, and which of the ratings are kept."""
     if not len(other_id):
-        return np.zeros(0, np.int32), np.zeros(0, bool)
+        return np.zeros(0, int), np.zeros(0, np.int32), np.zeros(0, bool)
     index, row = getattr(posterior, f"{side}s"), getattr(posterior, f"{side}_row")
     code = index.lookup(other_id, "raise" if unknown == "raise" else "mark")
     trained = (code >= 0) & (row[code] < row.max())
@@ -204,7 +224,8 @@ def _other_rows(
             len(other_id),
             side,
         )
-    return row[code[trained]].astype(np.int32), trained
+    code = code[trained]
+    return code, row[code].astype(np.int32), trained
 
 
 def _named(side: str, ids: np.ndarray) -> str:
