@@ -11,7 +11,7 @@ from scipy import stats
 import im3f_jax as im3f
 from im3f_jax import InputError
 from im3f_jax.gibbs import new_rows
-from im3f_jax.inference.features import parts_of_rows
+from im3f_jax.inference.features import RowParts, parts_of_rows
 from im3f_jax.posterior import fold_in as fold_in_module
 from tests import fits
 from tests.gof import FAILURE, assert_ks, assert_mean
@@ -111,6 +111,23 @@ def test_simulated_rows_rank_evenly_among_their_draws(name):
     weights = world.concentration * world.global_weights
     first = stats.beta(weights[0], weights[1:].sum()).cdf
     assert_ks(drawn.weights[0, :, 0], first)
+
+
+def test_topics_beyond_the_columns_keep_their_share():
+    model = RANKED["users"][0]
+    world = worlds.make_world(model)
+    columns = len(world.global_weights)
+    prior = dataclasses.replace(
+        world.spec.user_topic_prior, num_topics=2 * columns, stored=columns
+    )
+    spec = dataclasses.replace(world.spec, user_topic_prior=prior)
+    weights = np.float32(0.9 * world.global_weights)
+    given = {"table_concentration": np.float32(2.0)} | dict.fromkeys(
+        ("shared_variance", "noise_shape", "global_bias", "rating_variance"), 1.0
+    )
+    expected = RowParts(np.zeros(2), np.zeros(4), weights, None)
+    found = fold_in_module._population(expected, np.eye(2), given, None, spec, "user")
+    np.testing.assert_allclose(found.concentration, [*(2 * weights), 0.2], rtol=1e-5)
 
 
 @pytest.mark.slow
