@@ -1,6 +1,7 @@
 """New users and items: held against closed forms, simulation, and a fit with them."""
 
 import dataclasses
+import inspect
 from types import SimpleNamespace
 
 import numpy as np
@@ -111,6 +112,11 @@ def test_simulated_rows_rank_evenly_among_their_draws(name):
     weights = world.concentration * world.global_weights
     first = stats.beta(weights[0], weights[1:].sum()).cdf
     assert_ks(drawn.weights[0, :, 0], first)
+
+
+def test_the_number_of_sweeps_is_said_once():
+    asked = inspect.signature(im3f.Posterior.fold_in).parameters["num_sweeps"]
+    assert asked.default == fold_in_module.NUM_SWEEPS
 
 
 def test_topics_beyond_the_columns_keep_their_share():
