@@ -105,8 +105,8 @@ def _seen(posterior, side: str, place_of_old, new_pairs, number: int) -> dict:
 
     `new_pairs` are codes of this side's `number` ids, and of the other's.
     """
-    before = getattr(posterior, "seen", None)
-    if before is None:
+    before = posterior.seen
+    if before is None:  # of an older file
         return {}
     other_side = "item" if side == "user" else "user"
     user, item = before.pairs(np.arange(len(posterior.users)))
@@ -157,8 +157,8 @@ def _check(posterior, side, unknown, num_sweeps, seed) -> None:
             )
     if draws is None:
         raise InputError(
-            "This fit kept no draws (store='summary'): fit with store='all' to draw "
-            "new rows."
+            "This fit kept no draws (store='summary'): fit with store='factors' to "
+            "draw new rows."
         )
     if draws.user_factor_precision is None:
         raise InputError(

@@ -279,6 +279,10 @@ def test_the_fit_stays_as_it_is_and_the_new_one_is_whole(frame, tmp_path):
     prior = posterior.predict([77], [4], unknown="prior")
     assert folded.predict([77], [4], unknown="prior") == prior
     assert folded.evaluate(test)["num_cold"] < posterior.evaluate(test)["num_cold"]
+    # Recommended is what they have not rated; what others have is remembered.
+    assert not folded.recommend([901], 40)["item"].isin([1, 2]).any()
+    assert len(folded.recommend([901], 40)) == len(folded.recommend([903], 40)) - 2
+    pd.testing.assert_frame_equal(folded.recommend([3], 5), posterior.recommend([3], 5))
     # The same call gives the same draws, another seed others.
     again = posterior.fold_in(frame, ids=[903, fits.COLD_USER])
     np.testing.assert_array_equal(again.predict(new, [4] * 4), values)
@@ -293,6 +297,8 @@ def test_the_fit_stays_as_it_is_and_the_new_one_is_whole(frame, tmp_path):
     np.testing.assert_array_equal(wider.predict(new, [4] * 4), values)
     assert wider.is_known([902], [555]).all()
     assert np.isfinite(wider.predict([902], [555])).all()
+    assert not wider.recommend([901], 40)["item"].isin([1, 2, 555]).any()
+    assert wider.recommend([902], 40)["item"].isin([555]).any()
 
 
 @pytest.mark.relaxed
