@@ -260,7 +260,7 @@ def _fold(
         rating,
         num_new,
         num_others,
-        block_sizes(jax.local_devices()[0]),
+        block_sizes(jax.local_devices()[0], spec.latent_dim),
     )
     data = replace(jax.device_put(data), item_blocks=None)
     spec = jax.tree.map(lambda x: np.asarray(x, np.float32), spec)
