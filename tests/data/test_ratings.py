@@ -147,7 +147,9 @@ PAIRS = ["a", "b", "a", "a", "b"], [1, 1, 1, 2, 1], [4.0, 1.0, 5.0, 2.0, 4.0]
 
 
 def test_repeated_pairs_are_refused_with_their_rows():
-    with pytest.raises(InputError, match="'a' and item 1 .* row 0 .* row 2 .*; 2 rows"):
+    with pytest.raises(
+        InputError, match="'a' and item 1 .* row 0 .* row 2 .*; 2 in all"
+    ):
         Ratings.from_arrays(*PAIRS)
     with pytest.raises(InputError, match="row 0 .* row 2"):
         Ratings.from_dataframe(
