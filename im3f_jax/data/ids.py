@@ -14,6 +14,7 @@ from im3f_jax.errors import InputError
 
 __all__ = ["IdIndex"]
 
+_PANDAS_2 = pd.__version__.startswith("2.")
 _SHOWN = 5  # ids named in a message
 _COMPARABLE = {"i": "integer", "u": "integer", "f": "floating", "U": "string"}
 
@@ -290,6 +291,10 @@ def _keys(array: np.ndarray) -> tuple[str, np.ndarray]:
     paired with its type.
     """
     kind = _kind(array)
+    # To pandas 2 a text ends at its first zero character. This and the check may go
+    # when the lower bound of pandas has passed 2.
+    if _PANDAS_2 and kind == "string" and any("\0" in text for text in array):
+        kind = "mixed"
     if kind == "mixed":
         return kind, _typed(array)
     if kind == "floating":

@@ -124,7 +124,7 @@ class Ratings:
         names = (user, item, rating)
         if timestamp is not None:
             names = (*names, timestamp)
-        if not hasattr(df, "columns") or not hasattr(df, "__len__"):
+        if not hasattr(df, "__len__") or not hasattr(df, "columns"):
             hint = "; call collect() first" if hasattr(df, "collect") else ""
             raise InputError(
                 f"a frame of pandas or polars is needed, not {type(df).__name__}{hint}"
@@ -466,8 +466,8 @@ def timestamp_array(values: Iterable, label: str) -> np.ndarray:
         missing = np.flatnonzero(times.isna())
         if len(missing):
             raise InputError(f"{label}: row {missing[0]} (from 0) is missing")
-        origin = pd.Timestamp(0, tz="UTC")
-        return ((times - origin) / pd.Timedelta(seconds=1)).to_numpy(np.float64)
+        moments = times.tz_localize(None).to_numpy()
+        return (moments - np.datetime64(0, "s")) / np.timedelta64(1, "s")
     if values.ndim == 1 and values.dtype.kind in "iu" and values.dtype != np.uint64:
         return values.astype(np.int64)
     return _rating_array(values, label, "timestamp")

@@ -21,7 +21,7 @@ COLUMNS = {
     "dates": np.array(["2026-01-02", "2026-01-01"], dtype="datetime64[ns]"),
     "list of int": [5, 1, 5],
     "list of int beyond 64 bits": [2**70, 1, 2**70],
-    "list of text": ["b", "NA", "b", "007", "nan", ""],
+    "list of text": ["b", "NA", "b", "007", "nan", "", "b\0"],
     "object of int": np.array([5, 1, 5], dtype=object),
     "pandas text": pd.Series(["b", "a", "b"], index=[7, 7, 0]),
     "pandas object": pd.Series(["b", "a", "b"], dtype=object),
