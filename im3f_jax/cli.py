@@ -764,14 +764,18 @@ def _split(ratings, arguments: argparse.Namespace):
 
 
 def _rows(path: str, key: str) -> np.ndarray:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            if key in arrays:
-                return arrays[key]
-            keys = ", ".join(arrays)
-    except (ValueError, EOFError, AttributeError, TypeError):  # text, pickle, .npy
-        raise InputError(f"{path} is no .npz file of plain arrays") from None
-    raise InputError(f"{path} has no array {key!r}; its arrays are {keys}")
+    from im3f_jax.data.sources import plain_arrays
+
+    with open(path, "rb") as file:
+        try:
+            arrays = plain_arrays(file)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+    if key not in arrays:
+        raise InputError(
+            f"{path} has no array {key!r}; its arrays are {', '.join(arrays)}"
+        )
+    return arrays[key]
 
 
 def _topics(posterior) -> dict:

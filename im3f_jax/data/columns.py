@@ -38,21 +38,22 @@ def column_array(values: Iterable, label: str) -> tuple[np.ndarray, np.ndarray]:
     InputError
         Where it is no column: not of one dimension.
     """
+    masked = False
     if is_pandas(values):
-        array, missing = values.to_numpy(), np.asarray(values.isna())
-    elif isinstance(values, np.ma.MaskedArray):
-        array = np.asarray(values)
-        missing = np.ma.getmaskarray(values) | _missing(array)
+        array = values.to_numpy()
+        masked = np.asarray(values.isna())
     elif _is_polars(values) or not hasattr(values, "__array__"):
         # Through object: numpy would turn [1, "1"] into two equal strings.
         array = _objects(values, label)
-        missing = _missing(array)
     else:
         array = np.asarray(values)
-        missing = _missing(array)
+        if isinstance(values, np.ma.MaskedArray):
+            masked = np.ma.getmaskarray(values)
     if array.ndim != 1:
         raise InputError(f"{label}: must have one dimension, not shape {array.shape}")
-    return array, missing
+    if array.dtype.kind == "V":
+        raise InputError(f"{label}: records of dtype {array.dtype} are no column")
+    return array, masked | _missing(array)
 
 
 def natural(array: np.ndarray) -> np.ndarray:

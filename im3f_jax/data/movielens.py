@@ -1,11 +1,9 @@
 """Read ratings from the files of MovieLens and from one's own tables."""
 
 import csv
-import gzip
 import logging
 import re
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +18,14 @@ import pandas as pd
 
 from im3f_jax.data.ids import IdIndex
 from im3f_jax.data.ratings import Ratings, merge_duplicates, timestamp_array
-from im3f_jax.data.sources import DATA_SETS, find, members, opened
+from im3f_jax.data.sources import (
+    DAMAGED,
+    DATA_SETS,
+    find,
+    members,
+    opened,
+    plain_arrays,
+)
 from im3f_jax.errors import InputError
 
 __all__ = [
@@ -36,14 +41,7 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 RATING_FILES = ("u.data", "ratings.dat", "ratings.csv", "ratings.npz")
-UNREADABLE = (
-    InputError,
-    pd.errors.ParserError,
-    EOFError,
-    gzip.BadGzipFile,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+UNREADABLE = (InputError, pd.errors.ParserError, csv.Error, *DAMAGED)
 _HEADERS = (
     {"user", "userid"},
     {"item", "itemid", "movie", "movieid"},
@@ -189,10 +187,7 @@ def _is_table(archive: zipfile.ZipFile, path: PurePosixPath) -> bool:
 
 
 def _read_npz(file: BinaryIO, duplicates: str) -> Ratings:
-    try:
-        arrays = dict(np.load(file, allow_pickle=False))
-    except ValueError as error:
-        raise InputError(f"not a file of plain arrays ({error})") from None
+    arrays = plain_arrays(file)
     if "format_version" in arrays:
         return Ratings.from_npz_arrays(arrays)
     missing = {"user", "item", "rating"} - set(arrays)
