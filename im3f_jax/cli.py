@@ -875,9 +875,13 @@ def _read_pairs(path: str):
     import pandas as pd
 
     try:
-        frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+        # The header is read as a row: pandas would rename what stands there twice, and
+        # where rows are longer than it, take the first column for no column.
+        frame = pd.read_csv(path, dtype=str, keep_default_na=False, header=None)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeError) as error:
         raise InputError(f"{path}: {error}") from None
+    frame.columns = frame.iloc[0].astype(str)
+    frame = frame.iloc[1:].reset_index(drop=True)
     columns = []
     for words in (("user", "userid"), ("item", "itemid", "movie", "movieid")):
         found = [name for name in frame if _letters(name) in words]
@@ -887,6 +891,8 @@ def _read_pairs(path: str):
                 f"{', '.join(map(str, frame))}"
             )
         columns += found
+    if "prediction" in frame:
+        raise InputError(f"{path}: there is a column 'prediction' already; rename it")
     return frame, *columns
 
 

@@ -495,6 +495,8 @@ def _rating_array(
     if missing.any():
         row = np.flatnonzero(missing)[0]
         raise InputError(f"{label}: the {what} in {place(row)} is missing")
+    if not len(array):  # of any dtype
+        return np.empty(0)
     try:
         rating = array.astype(np.float64)
     except OverflowError:

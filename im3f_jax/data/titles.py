@@ -187,15 +187,15 @@ def _read_csv(text: str, first: str) -> _Rows:
                 f"its first line neither names columns item and title nor is that of "
                 f"u.item, movies.dat or movies.csv: {first[:80]!r}"
             )
+    # The header is read as a row: a line longer than it is then an error.
     frame = pd.read_csv(
         io.StringIO(text),
-        header=0 if has_header else None,
-        index_col=False,
+        header=None,
         dtype=str,
         keep_default_na=False,
         na_values=[],
         engine="c",
-    )
+    ).iloc[int(has_header) :]
     columns = [frame.iloc[:, place].tolist() for place in (item, title)]
     ids = ids_of_texts(columns[0])
     if "" in ids or not all(isinstance(text, str) for text in columns[0]):
