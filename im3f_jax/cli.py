@@ -874,11 +874,22 @@ def _read_pairs(path: str):
     """Read a CSV as text, and the names of its user and item columns."""
     import pandas as pd
 
+    from im3f_jax.data.columns import PANDAS_2
+    from im3f_jax.data.sources import refuse_zero_characters
+
     try:
+        if PANDAS_2:  # it would end a field there
+            with open(path, "rb") as file:
+                refuse_zero_characters(file)
         # The header is read as a row: pandas would rename what stands there twice, and
         # where rows are longer than it, take the first column for no column.
         frame = pd.read_csv(path, dtype=str, keep_default_na=False, header=None)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeError) as error:
+    except (
+        InputError,
+        pd.errors.ParserError,
+        pd.errors.EmptyDataError,
+        UnicodeError,
+    ) as error:
         raise InputError(f"{path}: {error}") from None
     frame.columns = frame.iloc[0].astype(str)
     frame = frame.iloc[1:].reset_index(drop=True)
@@ -930,10 +941,12 @@ def _as_known(column, index) -> np.ndarray:
     A file of text cannot tell 7 from "7"; what the model was trained on can. Text that
     is no known id stays text, and the look-up says what is wrong with it.
     """
+    from im3f_jax.data.columns import distinct
+
     known = {}
     for value in index.ids.tolist():
         known.setdefault(str(value), []).append(value)
-    codes, texts = column.factorize()
+    codes, texts = distinct(column.to_numpy())
     ids = np.empty(len(texts), dtype=object)
     for place, text in enumerate(texts):
         values = known.get(text, [text])

@@ -8,7 +8,11 @@ import pandas as pd
 
 from im3f_jax.errors import InputError
 
-__all__ = ["column_array", "is_pandas", "natural"]
+__all__ = ["PANDAS_2", "column_array", "distinct", "is_pandas", "natural"]
+
+
+# What asks for it may go when the lower bound of pandas has passed 2.
+PANDAS_2 = pd.__version__.startswith("2.")
 
 
 def is_pandas(values: Any) -> bool:
@@ -54,6 +58,30 @@ def column_array(values: Iterable, label: str) -> tuple[np.ndarray, np.ndarray]:
     if array.dtype.kind == "V":
         raise InputError(f"{label}: records of dtype {array.dtype} are no column")
     return array, masked | _missing(array)
+
+
+def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Code each value by its place among the distinct ones, as `pandas.factorize`.
+
+    Parameters
+    ----------
+    values : ndarray, shape (n,)
+
+    Returns
+    -------
+    codes : ndarray of int64, shape (n,)
+        -1 for a missing value.
+    values : ndarray
+        The distinct ones, in order of appearance.
+    """
+    # To pandas 2 a text ends at its first zero character.
+    if PANDAS_2 and any(isinstance(v, str) and "\0" in v for v in values):
+        there = ~pd.isna(values)
+        codes = np.full(len(values), -1)
+        typed = np.fromiter(((v,) for v in values[there]), dtype=object)
+        codes[there], pairs = pd.factorize(typed)
+        return codes, np.fromiter((v for (v,) in pairs), dtype=object)
+    return pd.factorize(values)
 
 
 def natural(array: np.ndarray) -> np.ndarray:

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from im3f_jax.data.columns import column_array, is_pandas, natural
+from im3f_jax.data.columns import column_array, distinct, is_pandas, natural
 from im3f_jax.errors import InputError
 
 __all__ = ["IdIndex"]
 
-_PANDAS_2 = pd.__version__.startswith("2.")
 _SHOWN = 5  # ids named in a message
 _COMPARABLE = {"i": "integer", "u": "integer", "f": "floating", "U": "string"}
 
@@ -69,7 +68,7 @@ class IdIndex:
             that it no longer tells neighbouring integers apart.
         """
         array = _id_array(values, label or f"{what} ids")
-        codes, _ = pd.factorize(_keys(array)[1])
+        codes, _ = distinct(_keys(array)[1])
         ids = array[~pd.Series(codes).duplicated()]  # where each code comes first
         try:
             order = np.argsort(ids, kind="stable")
@@ -291,10 +290,6 @@ def _keys(array: np.ndarray) -> tuple[str, np.ndarray]:
     paired with its type.
     """
     kind = _kind(array)
-    # To pandas 2 a text ends at its first zero character. This and the check may go
-    # when the lower bound of pandas has passed 2.
-    if _PANDAS_2 and kind == "string" and any("\0" in text for text in array):
-        kind = "mixed"
     if kind == "mixed":
         return kind, _typed(array)
     if kind == "floating":

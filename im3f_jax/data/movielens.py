@@ -16,6 +16,7 @@ from typing import BinaryIO
 import numpy as np
 import pandas as pd
 
+from im3f_jax.data.columns import PANDAS_2
 from im3f_jax.data.ids import IdIndex
 from im3f_jax.data.ratings import Ratings, merge_duplicates, timestamp_array
 from im3f_jax.data.sources import (
@@ -25,6 +26,7 @@ from im3f_jax.data.sources import (
     members,
     opened,
     plain_arrays,
+    refuse_zero_characters,
 )
 from im3f_jax.errors import InputError
 
@@ -51,9 +53,9 @@ _TIME_HEADERS = ("timestamp", "time")  # the first of them that is there
 _HEAD_BYTES = 1 << 16  # enough to hold the first line of a table
 # Lines of text in memory at a time. pandas 2 takes a line of too many fields where a
 # piece begins, without a word, and loses the last of them: there a table is one piece.
-# To be deleted when the lower bound of pandas has passed 2.
-_CHUNK_ROWS = 1 << 19 if int(pd.__version__.split(".")[0]) > 2 else 1 << 62
-_PLAIN_INTEGER = re.compile(r"\s*(0|-?[1-9][0-9]{0,17})\s*")  # fits 64 bits
+_CHUNK_ROWS = 1 << 62 if PANDAS_2 else 1 << 19
+# Fits 64 bits. Of spaces those that `int` strips too.
+_PLAIN_INTEGER = re.compile(r"\s*(0|-?[1-9][0-9]{0,17})\s*", re.ASCII)
 
 
 def load_ratings(
@@ -289,6 +291,8 @@ def _read_table(file: BinaryIO, layout: _Layout, duplicates: str) -> Ratings:
     Ids and ratings are read as text, for "007" is not 7, and each text is converted
     once. Timestamps, of which few are equal, are read as numbers.
     """
+    if PANDAS_2:  # it would end a field there
+        refuse_zero_characters(file)
     separator, width, columns = layout.separator, layout.width, layout.columns
     time = layout.time
     usecols, spare = columns, []  # spare columns must be empty

@@ -23,7 +23,15 @@ import numpy as np
 from im3f_jax.data.download import fetch
 from im3f_jax.errors import InputError
 
-__all__ = ["DAMAGED", "DATA_SETS", "find", "members", "opened", "plain_arrays"]
+__all__ = [
+    "DAMAGED",
+    "DATA_SETS",
+    "find",
+    "members",
+    "opened",
+    "plain_arrays",
+    "refuse_zero_characters",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -268,3 +276,18 @@ def plain_arrays(file: BinaryIO, names: Sequence[str] | None = None) -> dict:
             return {name: arrays[name] for name in found}
     except _NO_ARRAYS as error:
         raise InputError(f"not a file of plain arrays ({error})") from None
+
+
+def refuse_zero_characters(file: BinaryIO) -> None:
+    """Refuse a file of text with a zero character; reads it from its start, and back.
+
+    Raises
+    ------
+    InputError
+        With the line, from 1.
+    """
+    file.seek(0)
+    for number, line in enumerate(file, 1):
+        if b"\0" in line:
+            raise InputError(f"line {number} holds a zero character")
+    file.seek(0)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from im3f_jax.data.columns import PANDAS_2
 from im3f_jax.data.movielens import (
     RATING_FILES,
     UNREADABLE,
@@ -19,7 +20,7 @@ from im3f_jax.data.movielens import (
     ids_of_texts,
     item_column,
 )
-from im3f_jax.data.sources import find, members, opened
+from im3f_jax.data.sources import find, members, opened, refuse_zero_characters
 from im3f_jax.errors import InputError
 
 __all__ = ["load_titles"]
@@ -113,6 +114,8 @@ def _contents(place: Path) -> dict[str, bytes]:
 
 def _text(content: bytes) -> str:
     """Decode as UTF-8, which latin-1 text with an accent hardly ever is."""
+    if PANDAS_2:  # it would end a field there
+        refuse_zero_characters(io.BytesIO(content))
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:

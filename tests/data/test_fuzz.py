@@ -169,9 +169,10 @@ def _as_read(column):
 
 def _is_plain(text):
     """Whether a text is how an integer of up to 18 digits is written."""
-    digits = text.strip().removeprefix("-")
+    text = text.strip(" \t\n\r\f\v")
+    digits = text.removeprefix("-")
     ascii_digits = digits.isascii() and digits.isdigit() and len(digits) <= 18
-    return ascii_digits and str(int(text)) == text.strip()
+    return ascii_digits and str(int(text)) == text
 
 
 @given(st.data(), files())
@@ -325,8 +326,9 @@ def columns(draw, num_rows, kinds=tuple(KINDS)):
     column = pd.Series(np.fromiter(rows, object, len(rows)), dtype=object)
     dtype = draw(st.sampled_from(dtypes))
     if dtype == "category":
-        spare = column.drop_duplicates()[::-1]  # categories in an order of their own
-        return pd.Series(pd.Categorical(column, spare))
+        # Categories in an order of their own.
+        spare = pd.Index(column.drop_duplicates()[::-1].to_numpy(), dtype=object)
+        return pd.Series(pd.Categorical(column, spare.infer_objects()))
     return column.astype(dtype)
 
 
