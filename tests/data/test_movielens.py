@@ -180,7 +180,9 @@ def test_one_column_of_text_leaves_the_other_as_integers(load):
 
 
 @pytest.mark.parametrize(
-    "number", ["+7", "07", "7.0", "1e3", "1_0", "9" * 19, "-0", "7\x1d", "\xa07", "7\0"]
+    "number",
+    ["+7", "07", "7.0", "1e3", "1_0", "9" * 19, "-0", "7\x1d", "\xa07"]
+    + ([] if PANDAS_2 else ["7\0"]),  # which is refused there
 )
 def test_what_is_no_plain_integer_stays_text(number, load):
     ratings = load(f"user,item,rating\n{number},1,2\n7,1,2\n".encode())
