@@ -1,6 +1,7 @@
 """Read ratings from the files of MovieLens and from one's own tables."""
 
 import csv
+import io
 import logging
 import re
 import zipfile
@@ -456,8 +457,12 @@ def _number(text: str) -> float | None:
 def _line_of_row(file: BinaryIO, row: int) -> int:
     """Return the number, from 1, of the line of a row; empty lines are no rows."""
     file.seek(0)
-    filled = (n for n, line in enumerate(file, 1) if line.strip(b" \r\n"))
-    return next(islice(filled, row, None))
+    # Lines may end by a lone carriage return, for pandas as well.
+    lines = io.TextIOWrapper(file, "latin-1", newline=None)
+    filled = (n for n, line in enumerate(lines, 1) if line.strip(" \n"))
+    number = next(islice(filled, row, None), row + 1)
+    lines.detach()  # else it would close the file
+    return number
 
 
 def _is_utf8(line: bytes) -> bool:

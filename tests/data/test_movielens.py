@@ -212,6 +212,7 @@ def test_ratings_are_read_to_the_last_digit(load):
         (b"1,2,3\n1,3,3,5\n", ["line 2", "fields"]),
         (b"1,2,3\n1,3,3\n1,4,3,5\n", ["line 3", "saw 4"]),
         (b"1::2::3\n1::b::6\n", ["line 2", "'item'", "'b'"]),
+        (b"1::2::3\r\r1::b::6\r", ["line 3", "'item'", "'b'"]),
         (b'user,item,rating\n1,2,3\n1,3,"3,5"\n', ["line 3", "'rating'", "'3,5'"]),
         (b"1,2,3\n1,3,1_0\n", ["line 2", "'rating'", "'1_0'"]),
         (b"user,item,Rating,rating\n1,2,3,4\n", ["'Rating' and 'rating'"]),
