@@ -143,6 +143,14 @@ def test_ids_that_lost_precision_are_refused_with_their_row(values):
         IdIndex.from_values(values)
 
 
+@pytest.mark.skipif(np.dtype("longdouble").itemsize == 8, reason="a double here")
+def test_longer_floats_than_doubles_are_refused():
+    # As doubles these two would be one id.
+    values = 1 + np.arange(2, dtype="longdouble") * np.finfo("longdouble").eps
+    with pytest.raises(InputError, match="more than 64 bits"):
+        IdIndex.from_values(values)
+
+
 def test_unhashable_ids_are_refused_with_their_row():
     with pytest.raises(InputError, match="row 1 .*list"):
         IdIndex.from_values([1, [2]])
