@@ -18,13 +18,8 @@ TESTS = Path(__file__).parent
 # are taken on trust. To be deleted when all are there.
 TO_COME = {
     "inference/test_checkpoint.py",
-    "posterior/test_arviz.py",
     "posterior/test_fold_in.py",
-    "posterior/test_recommend.py",
     "posterior/test_spread.py",
-    "posterior/test_store.py",
-    "test_cli_recommend.py",
-    "test_manners.py",
 }
 
 # --- the table of wants, in its order ---------------------------------------------
