@@ -1003,7 +1003,7 @@ def _read_text(path: str):
     return frame.iloc[1:].reset_index(drop=True)
 
 
-def _id_column(frame(frame, path: str, words: tuple[str, ...]) -> str:
+def _id_column(frame, path: str, words: tuple[str, ...]) -> str:
     """Find the one column of that name."""
     found = [name for name in frame if _letters(name) in words]
     if len(found) != 1:
