@@ -41,6 +41,7 @@ __all__ = [
     "noise_of_pairs",
     "precisions_of_features",
     "prediction_features",
+    "topics_of_features",
 ]
 
 # Topics a side that one rating's mixture holds: those of largest weight in its row.
@@ -219,6 +220,36 @@ def _places(spec: ModelSpec) -> tuple[tuple[int, int], tuple[int, int]]:
     return (of_user_topics, start), (
         of_user_topics + spec.num_user_topics,
         start + number,
+    )
+
+
+def topics_of_features(users, items, spec: ModelSpec, side: str) -> tuple:
+    """Find one side's topics in vectors of draws: their weights, and their biases.
+
+    Parameters
+    ----------
+    users, items
+        Vectors as `prediction_features` gives them, with any axes before the last two.
+    spec
+        For the sizes.
+    side
+        "user" for user topics (moods), "item" for item topics (contexts).
+
+    Returns
+    -------
+    tuple of array
+        Weights, shape (..., rows, topics), of users for user topics, of items for item
+        topics, the other way round under `own_topics`; and the biases that the topics
+        select, of items for user topics, of users for item topics.
+    """
+    place = 0 if side == "user" else 1
+    number = spec.num_user_topics if side == "user" else spec.num_item_topics
+    of_bias, of_weights = (starts[place] for starts in _places(spec))
+    weights = weight_sides(spec, users, items)[place]
+    bias = items if side == "user" else users
+    return (
+        weights[..., of_weights : of_weights + number],
+        bias[..., of_bias : of_bias + number],
     )
 
 

@@ -1,5 +1,6 @@
 """Held-out log probability of ratings, from kept draws."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ __all__ = [
     "LevelProbabilities",
     "LogScore",
     "level_probabilities",
+    "log_below",
     "log_score",
     "midpoints",
     "pad_pairs",
@@ -101,41 +103,72 @@ def log_score(
     times
         Of the ratings, where the model reads them.
     """
-    count = len(rating)
-    pairs = pad_pairs(user_row, item_row)
-
-    def cut(values):
-        return _padded(values, pairs[0].shape, np.float32)
-
     ordinal = isinstance(spec.likelihood, Ordinal)
     if ordinal:
         levels = spec.likelihood.levels
         level = np.searchsorted(levels, rating)
     elif levels is None:
-        low = high = cut(rating)
+        low = high = rating
     else:
-        low, high = map(cut, midpoints(np.asarray(levels), rating))
+        low, high = midpoints(np.asarray(levels), rating)
+
+    def bounds(place):
+        if not ordinal:
+            return low, high
+        edges = np.pad(draws.cut_points[place], 1)
+        edges[0], edges[-1] = -np.inf, np.inf
+        return edges[level], edges[level + 1]
+
+    rows = user_row, item_row
+    return _mean_over_draws(draws, spec, *rows, times, bounds, levels is None)
+
+
+def log_below(
+    draws: Draws,
+    spec: ModelSpec,
+    user_row: np.ndarray,
+    item_row: np.ndarray,
+    rating: np.ndarray,
+    times: TimeColumns | None = None,
+) -> LogScore:
+    """Log probability that a Gaussian model gives to less than a rating, nats.
+
+    Parameters as in `log_score`; over the topics of largest weight, as there.
+    """
+    bounds = np.full(len(rating), -np.inf), rating
+    rows = user_row, item_row
+    return _mean_over_draws(draws, spec, *rows, times, lambda _: bounds, False)
+
+
+def _mean_over_draws(
+    draws: Draws,
+    spec: ModelSpec,
+    user_row: np.ndarray,
+    item_row: np.ndarray,
+    times: TimeColumns | None,
+    bounds: Callable[[tuple], tuple[np.ndarray, np.ndarray]],
+    density: bool,
+) -> LogScore:
+    """Log of the mean of what the draws give to the intervals between two bounds."""
+    count = len(user_row)
+    pairs = pad_pairs(user_row, item_row)
     total, dropped, number = None, 0.0, 0
-    for chain in range(draws.global_bias.shape[0]):
-        for s in range(draws.global_bias.shape[1]):
-            if ordinal:
-                edges = np.pad(draws.cut_points[chain, s], 1)
-                edges[0], edges[-1] = -np.inf, np.inf
-                low, high = cut(edges[level]), cut(edges[level + 1])
-            part = time_of_pairs(draws, (chain, s), user_row, item_row, times)
-            value, lost = _score_draw(
-                draws.user_features[chain, s],
-                draws.item_features[chain, s],
-                np.float32(draws.global_bias[chain, s]),
-                np.float32(draws.rating_variance[chain, s]),
-                (*pairs, low, high, pad_times(part, pairs[0].shape)),
-                spec,
-                density=levels is None,
-            )
-            value = np.asarray(value, np.float64).reshape(-1)[:count]
-            dropped += float(np.mean(np.asarray(lost).reshape(-1)[:count]))
-            total = value if total is None else np.logaddexp(total, value)
-            number += 1
+    for place in np.ndindex(draws.global_bias.shape):
+        low, high = (_padded(x, pairs[0].shape, np.float32) for x in bounds(place))
+        part = time_of_pairs(draws, place, user_row, item_row, times)
+        value, lost = _score_draw(
+            draws.user_features[place],
+            draws.item_features[place],
+            np.float32(draws.global_bias[place]),
+            np.float32(draws.rating_variance[place]),
+            (*pairs, low, high, pad_times(part, pairs[0].shape)),
+            spec,
+            density=density,
+        )
+        value = np.asarray(value, np.float64).reshape(-1)[:count]
+        dropped += float(np.mean(np.asarray(lost).reshape(-1)[:count]))
+        total = value if total is None else np.logaddexp(total, value)
+        number += 1
     return LogScore(total - np.log(number), dropped / number)
 
 
