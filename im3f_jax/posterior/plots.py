@@ -210,7 +210,7 @@ def plot_topics(
     whose = representative_draw(posterior) if draw is None else draw
     table = topic_table(posterior, side, draw=whose)
     table = table[table["weight"] >= LEAST][: _whole("num_topics", num_topics)]
-    ax = _one(ax, (6.4, 1.6 + 0.3 * len(table)))
+    ax = _one(ax, (6.4, 1.9 + 0.28 * len(table)))
     place = np.arange(len(table))
     ax.axvline(0, color=PALE, lw=1, zorder=0)
     ax.hlines(place, table["low"], table["high"], color=MODEL, lw=2)
@@ -219,9 +219,7 @@ def plot_topics(
     ax.set_yticks(place, [f"{weight:.1%}" for weight in table["weight"]])
     ax.set_ylim(len(table) - 0.4, -0.6)
     others = "items" if side == "user" else "users"
-    ax.set(
-        xlabel=f"bias of {others} ({_unit(posterior)})", ylabel="weight of the topic"
-    )
+    ax.set(xlabel=f"bias of {others} ({_unit(posterior)})", ylabel="weight")
     _entitle(
         ax,
         f"{BATCH[side].capitalize()} ({side} topics) of one draw",
@@ -339,8 +337,7 @@ def plot_napoleon_dynamite(
     table = table[: _whole("num_items", num_items)]
     ax = _one(ax, (7.6, 1.4 + 0.28 * len(table)))
     place = np.arange(len(table))
-    text = f"median of {'all' if train is None else 'these'} items"
-    ax.axvline(usual, color=DATA, ls="--", lw=1, label=text)
+    ax.axvline(usual, color=DATA, ls="--", lw=1)
     ax.hlines(place, table["low"], table["high"], color=MODEL, lw=2)
     ax.plot(table["mean"], place, "o", color=MODEL, mec=DATA)
     names = [_name(item, titles) for item in table.index]
@@ -352,15 +349,14 @@ def plot_napoleon_dynamite(
     ax.grid(axis="x", color="0.9")
     ax.set_axisbelow(True)
     ax.set_xlabel(f"sd of the bias over moods\n({_unit(posterior)})")
-    ax.legend(frameon=False, fontsize="small", loc="lower left")
-    counted = ""
+    whose = "items"
     if train is not None:
-        counted = f"; items of {min_ratings} ratings or more [their number]"
+        whose = f"items of {min_ratings} ratings or more [their number]"
     _entitle(
         ax,
         "Loved or hated, by mood",
-        "Beyond what the mood does to all items; marks: mean, lines: 90 % of the "
-        f"{_draws(posterior)} kept draws (no labels needed){counted}",
+        "Beyond what the mood does to all items. Marks: mean, lines: 90 % of the "
+        f"{_draws(posterior)} kept draws, dashed: median of all {whose}",
         letters=50,
     )
     return ax
@@ -560,16 +556,16 @@ def plot_coverage(posterior: Posterior, test: Ratings, *, ax: Any = None) -> Any
     """
     nominal = np.linspace(0, 1, 41)
     found = coverage(*place_in_prediction(posterior, test), nominal)
-    ax = _one(ax, (4.8, 4.4))
-    error = 2 * np.sqrt(nominal * (1 - nominal) / len(test))
-    ax.fill_between(
-        nominal, nominal - error, nominal + error, color="0.88", lw=0, label="by chance"
-    )
-    ax.plot([0, 1], [0, 1], ls="--", color=DATA, lw=1, label="as claimed")
-    ax.plot(nominal, found, color=MODEL, label="held-out ratings")
-    ax.set(xlabel="probability that the interval claims", ylabel="share inside")
-    ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-    ax.legend(frameon=False, fontsize="small", loc="upper left")
+    ax = _one(ax)
+    error = 200 * np.sqrt(nominal * (1 - nominal) / len(test))
+    ax.fill_between(nominal, -error, error, color="0.88", lw=0, label="by chance")
+    ax.axhline(0, ls="--", color=DATA, lw=1, label="as claimed")
+    ax.plot(nominal, 100 * (found - nominal), color=MODEL, label="held-out ratings")
+    ax.set_xlabel("probability that the interval claims")
+    ax.set_ylabel("share inside, less claimed\n(percentage points)")
+    most = max(5.0, 1.1 * np.abs(ax.get_ylim()).max())
+    ax.set(xlim=(0, 1), ylim=(-most, most))
+    ax.legend(frameon=False, fontsize="small")
     how = "levels cut by the interval count in part; " if posterior.is_discrete else ""
     _entitle(
         ax,
