@@ -92,7 +92,7 @@ def plot_trace(
         For a name that is not in the trace, or another number of axes.
     """
     if scalars is None:
-        scalars = [name for name in SCALARS if _varies(posterior.trace.get(name))]
+        scalars = [name for name in SCALARS if varies(posterior.trace.get(name))]
     names = [scalars] if isinstance(scalars, str) else list(scalars)
     for name in names:
         if name not in posterior.trace:
@@ -107,7 +107,8 @@ def plot_trace(
     return axes[0] if isinstance(scalars, str) else axes
 
 
-def _varies(values: np.ndarray | None) -> bool:
+def varies(values: np.ndarray | None) -> bool:
+    """Tell whether a trace has different finite values."""
     found = () if values is None else values[np.isfinite(values)]
     return len(found) > 0 and np.ptp(found) > 0
 
@@ -219,7 +220,7 @@ def plot_topics(
     ax.set_yticks(place, [f"{weight:.1%}" for weight in table["weight"]])
     ax.set_ylim(len(table) - 0.4, -0.6)
     others = "items" if side == "user" else "users"
-    ax.set(xlabel=f"bias of {others} ({_unit(posterior)})", ylabel="weight")
+    ax.set(xlabel=f"bias of {others} ({unit(posterior)})", ylabel="weight")
     _entitle(
         ax,
         f"{BATCH[side].capitalize()} ({side} topics) of one draw",
@@ -348,7 +349,7 @@ def plot_napoleon_dynamite(
     ax.set_xlim(left=0)
     ax.grid(axis="x", color="0.9")
     ax.set_axisbelow(True)
-    ax.set_xlabel(f"sd of the bias over moods\n({_unit(posterior)})")
+    ax.set_xlabel(f"sd of the bias over moods\n({unit(posterior)})")
     whose = "items"
     if train is not None:
         whose = f"items of {min_ratings} ratings or more [their number]"
@@ -357,7 +358,7 @@ def plot_napoleon_dynamite(
         "Loved or hated, by mood",
         "Beyond what the mood does to all items. Marks: mean, lines: 90 % of the "
         f"{_draws(posterior)} kept draws, dashed: median of all {whose}",
-        letters=50,
+        letters=72,
     )
     return ax
 
@@ -465,7 +466,9 @@ def plot_prediction(
     top = ax.get_ylim()[1]
     ax.set_ylim(0, 1.4 * top)
     ax.set_yticks([tick for tick in ax.get_yticks() if tick <= top])
-    ax.legend(frameon=False, fontsize="small", ncols=2, loc="upper left")
+    ax.legend(
+        fontsize="small", ncols=2, loc="upper left", framealpha=1, edgecolor="none"
+    )
     caption = f"mean over {_draws(posterior)} kept draws"
     if len(value) > 1:
         caption += f"; of one draw the circles. {_of_draw(whose, draw is None)}"
@@ -606,6 +609,7 @@ def plot_comparison(table: pd.DataFrame, score: str = "rmse", *, ax: Any = None)
     names = [f"{name}: {value:.4f}" for name, value in table[score].items()]
     ax.set_yticks(place, names, parse_math=False)
     ax.set_ylim(len(table) - 0.4, -0.6)
+    ax.locator_params(axis="x", nbins=5)
     what = "log score (nats a rating)" if score == "log_score" else score.upper()
     better = "right" if score == "log_score" else "left"
     ax.set_xlabel(f"difference of {what} from {table.index[0]}")
@@ -747,20 +751,26 @@ def _pyplot():
 
 
 def _one(ax, size=(6.4, 4.0)):
-    """Axes to draw on: those given, or of a new figure of `size`, inches."""
+    """Axes to draw on: those given, or of a new figure of `size`, inches.
+
+    An empty figure in their place gets this size, and axes.
+    """
     if ax is None:
-        _, ax = _pyplot().subplots(figsize=size, layout="constrained")
+        ax = _pyplot().figure(layout="constrained")
+    if hasattr(ax, "add_subplot"):
+        ax.set_size_inches(size)
+        ax = ax.add_subplot()
     return ax
 
 
 def _many(ax, number: int) -> np.ndarray:
-    """Axes for panels, shape (number,)."""
+    """Axes for panels, shape (number,); `ax` as in `_one`."""
     if ax is None:
-        high = -(-number // 2) if number > 1 else 1
-        size = (5.2 * min(number, 2), 3.2 * high)
-        figure = _pyplot().figure(figsize=size, layout="constrained")
-        wide = min(number, 2)
-        ax = [figure.add_subplot(high, wide, n + 1) for n in range(number)]
+        ax = _pyplot().figure(layout="constrained")
+    if hasattr(ax, "add_subplot"):
+        wide, high = min(number, 2), -(-number // 2)
+        ax.set_size_inches(5.2 * wide, 3.2 * high)
+        ax = [ax.add_subplot(high, wide, n + 1) for n in range(number)]
     axes = np.atleast_1d(np.asarray(ax, object)).ravel()
     if len(axes) != number:
         raise InputError(f"ax holds {len(axes)} axes, but the plot has {number}.")
@@ -802,19 +812,26 @@ def _look(number: int) -> dict:
     }
 
 
-def _name(item, titles: Titles) -> str:
-    """Give an item's title, shortened, or its id."""
+def title_of(item, titles: Titles) -> str | None:
+    """Find an item's title, where it has one."""
     if isinstance(titles, pd.DataFrame):
         if "title" not in titles:
             raise InputError("titles has no column 'title'.")
         titles = titles["title"]
     title = None if titles is None else titles.get(item)
-    if not isinstance(title, str) or not title.strip():
+    return title if isinstance(title, str) and title.strip() else None
+
+
+def _name(item, titles: Titles) -> str:
+    """Give an item's title, shortened, or its id."""
+    title = title_of(item, titles)
+    if title is None:
         return f"item {item}"
     return textwrap.shorten(title, LONGEST, placeholder=" …")
 
 
-def _unit(posterior: Posterior) -> str:
+def unit(posterior: Posterior) -> str:
+    """Name the scale that biases are on."""
     ordinal = isinstance(posterior.spec.likelihood, Ordinal)
     return "latent scale, noise sd 1" if ordinal else "rating scale"
 
