@@ -632,6 +632,7 @@ def plot_topic_grid(
     *,
     x: str = "table_concentration",
     lines: str = "dish_concentration",
+    title: str | None = None,
     ax: Any = None,
 ) -> Any:
     """Plot the topics that fits found over a grid of concentrations (a figure in Saluja
@@ -647,6 +648,8 @@ def plot_topic_grid(
         Column of the horizontal axis, on a log scale.
     lines
         Column of which each value makes a line.
+    title
+        Of the axes, where not the usual one.
     ax
         Matplotlib axes.
 
@@ -667,17 +670,22 @@ def plot_topic_grid(
     ax.set(xlabel=x.replace("_", " "), ylabel=f"{side} topics")
     ax.yaxis.set_major_formatter("{x:g}")
     ax.legend(frameon=False, fontsize="small")
-    _entitle(ax, f"{side.capitalize()} topics in use", "by concentration, a mark a fit")
+    title = title or f"{side.capitalize()} topics in use"
+    _entitle(ax, title, f"{side} topics with a rating; a mark a fit")
     return ax
 
 
-def plot_throughput(table: pd.DataFrame, *, ax: Any = None) -> Any:
+def plot_throughput(
+    table: pd.DataFrame, *, title: str = "Time of a sweep", ax: Any = None
+) -> Any:
     """Plot seconds a sweep against ratings, a line a device, on log scales.
 
     Parameters
     ----------
     table
         A row a measurement, with "device", "num_ratings" and "seconds" (a sweep).
+    title
+        Of the axes.
     ax
         Matplotlib axes.
 
@@ -694,7 +702,7 @@ def plot_throughput(table: pd.DataFrame, *, ax: Any = None) -> Any:
     ax.set(xscale="log", yscale="log", xlabel="ratings", ylabel="seconds a sweep")
     ax.grid(color="0.9")
     ax.legend(frameon=False)
-    _entitle(ax, "Time of a sweep", "medians, without compilation")
+    _entitle(ax, title, "medians, without compilation")
     return ax
 
 
