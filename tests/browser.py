@@ -7,10 +7,10 @@ byte: https://chromedevtools.github.io/devtools-protocol/
 import json
 import os
 import select
-import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -32,6 +32,15 @@ OPTIONS = (
     "--disable-dev-shm-usage",
     "--no-first-run",
 )
+# Runs a program that reads messages from file 3 and writes them to file 4.
+LAUNCH = """
+import fcntl, os, sys
+moved = [fcntl.fcntl(int(file), fcntl.F_DUPFD, 10) for file in sys.argv[1:3]]
+for file, place in zip(moved, (3, 4)):
+    os.dup2(file, place)
+    os.close(file)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 class Page(NamedTuple):
@@ -54,10 +63,16 @@ def open_page(browser: str, path: Path, expression: str, timeout: float = 60) ->
         command = [browser, *OPTIONS, f"--user-data-dir={profile}", "about:blank"]
         ours_in, theirs_out = os.pipe()
         theirs_in, ours_out = os.pipe()
-        # The browser reads messages from file 3 and writes them to file 4.
-        line = f"exec {shlex.join(command)} 3<&{theirs_in} 4>&{theirs_out}"
         process = subprocess.Popen(
-            ["/bin/sh", "-c", line],
+            [
+                sys.executable,
+                "-S",
+                "-c",
+                LAUNCH,
+                f"{theirs_in}",
+                f"{theirs_out}",
+                *command,
+            ],
             pass_fds=(theirs_in, theirs_out),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

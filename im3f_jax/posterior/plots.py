@@ -167,11 +167,11 @@ def plot_num_topics(posterior: Posterior, *, ax: Any = None) -> Any:
         if isinstance(getattr(spec, f"{side}_topic_prior"), HDP)
     }
     last = 1.6 * most + 2
-    for limit in sorted(set(limits.values())):
+    for limit, dashes in zip(sorted(set(limits.values())), ("--", ":"), strict=False):
         whose = " and ".join(s for s, number in limits.items() if number == limit)
         text = f"truncation {limit}" + (f" ({whose})" if len(sides) > 1 else "")
         if limit <= last:
-            ax.axvline(limit, color=DATA, ls="--", label=text)
+            ax.axvline(limit, color=DATA, ls=dashes, label=text)
         else:
             ax.plot([], [], " ", label=f"{text}: off to the right")
     ax.set_xlim(0.4, max([most, *(n for n in limits.values() if n <= last)]) + 0.6)
