@@ -18,6 +18,7 @@ import pandas as pd
 from im3f_jax.data.ratings import Ratings
 from im3f_jax.errors import InputError
 from im3f_jax.model.likelihood import Ordinal
+from im3f_jax.model.topic_factors import TopicFactors
 from im3f_jax.model.topic_prior import CRF, FiniteDirichlet
 from im3f_jax.posterior import plots
 from im3f_jax.posterior.compare import compare
@@ -331,6 +332,9 @@ def _topics(posterior: Posterior):
 def _napoleon(posterior: Posterior, train: Ratings | None, titles: plots.Titles):
     if not posterior.spec.num_user_topics:
         yield _paragraph("This model has no moods (user topics).")
+        return
+    if isinstance(posterior.spec.topic_factors, TopicFactors):
+        yield _paragraph("The topics of this model select factors, not biases.")
         return
     if posterior.draws is None:
         yield _no_draws()
