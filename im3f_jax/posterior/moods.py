@@ -16,6 +16,7 @@ from im3f_jax.posterior.posterior import Posterior
 
 __all__ = [
     "bias_spread",
+    "named_draw",
     "representative_draw",
     "sorted_weights",
     "topic_side",
@@ -35,6 +36,26 @@ def representative_draw(posterior: Posterior) -> tuple[int, int]:
     best = np.argmax(np.where(np.isfinite(log_joint), log_joint, -np.inf))
     chain, draw = np.unravel_index(best, log_joint.shape)
     return int(chain), int(draw)
+
+
+def named_draw(
+    posterior: Posterior, draw: tuple[int, int] | None = None
+) -> tuple[int, int]:
+    """Check a chain and a kept draw; without, give those of `representative_draw`."""
+    if draw is None:
+        return representative_draw(posterior)
+    shape = _drawn(posterior).global_bias.shape
+    try:
+        chain, place = map(int, draw)
+        there = 0 <= chain < shape[0] and 0 <= place < shape[1]
+    except (TypeError, ValueError):
+        there = False
+    if not there:
+        raise InputError(
+            f"draw is {draw!r}, but must be a chain below {shape[0]} and a kept draw "
+            f"below {shape[1]}, both from 0."
+        )
+    return chain, place
 
 
 def topic_table(
@@ -62,8 +83,7 @@ def topic_table(
     InputError
         Without topics on this side, or without kept draws.
     """
-    chain, place = representative_draw(posterior) if draw is None else draw
-    weights, bias = _topics(posterior, side, (chain, place))
+    weights, bias = _topics(posterior, side, named_draw(posterior, draw))
     low, high = np.quantile(bias[:-1], INTERVAL, axis=0)
     table = pd.DataFrame(
         {
@@ -188,4 +208,6 @@ def _drawn(posterior: Posterior):
             "This fit kept no draws (store='summary'): fit with store='all' to see "
             "topics."
         )
+    if not posterior.draws.global_bias.size:
+        raise InputError("No draw was kept: the run ended in its warm-up.")
     return posterior.draws

@@ -23,7 +23,7 @@ from im3f_jax.model.topic_prior import HDP
 from im3f_jax.posterior.calibration import coverage, place_in_prediction, reliability
 from im3f_jax.posterior.moods import (
     bias_spread,
-    representative_draw,
+    named_draw,
     sorted_weights,
     topic_side,
     topic_table,
@@ -65,7 +65,7 @@ MARKS = "os^vDP"
 MODEL, DATA, PALE = "#1f5f99", "black", "0.75"  # of a model, of data, of what is less
 LONGEST = 36  # letters of a title
 LEAST = 0.001  # weight of a topic that is shown
-BATCH = {"user": "moods", "item": "contexts"}
+CALLED = {"user": "moods", "item": "contexts"}
 
 
 def plot_trace(
@@ -138,6 +138,10 @@ def _trace(posterior: Posterior, name: str, ax) -> None:
 def plot_num_topics(posterior: Posterior, *, ax: Any = None) -> Any:
     """Plot the posterior of the numbers of topics in use, against the truncation.
 
+    Returns
+    -------
+    matplotlib axes
+
     Raises
     ------
     InputError
@@ -157,7 +161,7 @@ def plot_num_topics(posterior: Posterior, *, ax: Any = None) -> Any:
     )
     width = 0.8 / len(sides)
     for place, (side, values) in enumerate(numbers.items()):
-        name = "topics" if is_reciprocal(spec) else f"{side} topics ({BATCH[side]})"
+        name = "topics" if is_reciprocal(spec) else f"{side} topics ({CALLED[side]})"
         share = np.bincount(values, minlength=most + 1) / max(len(values), 1)
         middle = np.arange(most + 1) + (place - (len(sides) - 1) / 2) * width
         ax.bar(middle, share, width, label=name, **looks[place])
@@ -203,12 +207,16 @@ def plot_topics(
     ax
         Matplotlib axes.
 
+    Returns
+    -------
+    matplotlib axes
+
     Raises
     ------
     InputError
         Without topics on this side, or without kept draws.
     """
-    whose = representative_draw(posterior) if draw is None else draw
+    whose = named_draw(posterior, draw)
     table = topic_table(posterior, side, draw=whose)
     table = table[table["weight"] >= LEAST][: _whole("num_topics", num_topics)]
     ax = _one(ax, (6.4, 1.9 + 0.28 * len(table)))
@@ -223,7 +231,7 @@ def plot_topics(
     ax.set(xlabel=f"bias of {others} ({unit(posterior)})", ylabel="weight")
     _entitle(
         ax,
-        f"{BATCH[side].capitalize()} ({side} topics) of one draw",
+        f"{CALLED[side].capitalize()} ({side} topics) of one draw",
         f"{_of_draw(whose, draw is None)}. Topics of at least {LEAST:.1%}; marks: mean "
         f"over {others}, lines: 90 % of the {others}",
     )
@@ -239,6 +247,10 @@ def plot_moods(posterior: Posterior, user: Any, *, ax: Any = None) -> Any:
         The caller's own id.
     ax
         Matplotlib axes.
+
+    Returns
+    -------
+    matplotlib axes
 
     Raises
     ------
@@ -262,6 +274,10 @@ def plot_contexts(
     ax
         Matplotlib axes.
 
+    Returns
+    -------
+    matplotlib axes
+
     Raises
     ------
     InputError
@@ -282,7 +298,7 @@ def _weights(posterior: Posterior, side: str, label, titles: Titles, ax) -> Any:
     ax.vlines(place, low, high, color=MODEL, lw=2, label="90 % of the draws")
     ax.plot(place, middle, "o", color=MODEL, mec=DATA, label="median")
     name = f"user {label}" if side == "user" else _name(label, titles)
-    what = BATCH[topic_side(posterior, side)]
+    what = CALLED[topic_side(posterior, side)]
     ax.set(xlabel=f"{what} of each draw, the largest first", ylabel="weight")
     ax.set_ylim(0, 1.02)
     ax.xaxis.get_major_locator().set_params(integer=True)
@@ -308,7 +324,8 @@ def plot_napoleon_dynamite(
 ) -> Any:
     """Plot the items that depend most on the mood (`bias_spread`).
 
-    Named after the film that was the hardest to predict in the Netflix prize.
+    Named after the film that was said to be the hardest to predict in the Netflix prize
+    (Thompson, New York Times Magazine, 21 November 2008).
 
     Parameters
     ----------
@@ -325,6 +342,10 @@ def plot_napoleon_dynamite(
         "mean", or "low": the 5 % quantile, which asks for certainty.
     ax
         Matplotlib axes.
+
+    Returns
+    -------
+    matplotlib axes
 
     Raises
     ------
@@ -422,12 +443,16 @@ def plot_prediction(
     ax
         Matplotlib axes.
 
+    Returns
+    -------
+    matplotlib axes
+
     Raises
     ------
     InputError
         For an unknown id, or without kept draws.
     """
-    whose = representative_draw(posterior) if draw is None else draw
+    whose = named_draw(posterior, draw)
     times = None if time is None else [time]
     ax = _one(ax)
     others = None
@@ -522,6 +547,10 @@ def _parts(posterior: Posterior, user, item, times, draw):
 def plot_calibration(posterior: Posterior, test: Ratings, *, ax: Any = None) -> Any:
     """Plot predicted probabilities of the scale's levels against how often they came.
 
+    Returns
+    -------
+    matplotlib axes
+
     Raises
     ------
     InputError
@@ -551,6 +580,10 @@ def plot_calibration(posterior: Posterior, test: Ratings, *, ax: Any = None) -> 
 
 def plot_coverage(posterior: Posterior, test: Ratings, *, ax: Any = None) -> Any:
     """Plot how many held-out ratings lie in central predictive intervals.
+
+    Returns
+    -------
+    matplotlib axes
 
     Raises
     ------
@@ -589,6 +622,10 @@ def plot_comparison(table: pd.DataFrame, score: str = "rmse", *, ax: Any = None)
         "rmse", "mae" or "log_score".
     ax
         Matplotlib axes.
+
+    Returns
+    -------
+    matplotlib axes
 
     Raises
     ------
@@ -653,6 +690,10 @@ def plot_topic_grid(
     ax
         Matplotlib axes.
 
+    Returns
+    -------
+    matplotlib axes
+
     Raises
     ------
     InputError
@@ -689,6 +730,10 @@ def plot_throughput(
     ax
         Matplotlib axes.
 
+    Returns
+    -------
+    matplotlib axes
+
     Raises
     ------
     InputError
@@ -717,6 +762,10 @@ def plot_scaling(table: pd.DataFrame, *, ax: Any = None) -> Any:
         "seconds_a_sweep".
     ax
         Matplotlib axes.
+
+    Returns
+    -------
+    matplotlib axes
 
     Raises
     ------

@@ -175,7 +175,7 @@ def _model(posterior: Posterior):
     likelihood = "ordinal probit" if isinstance(spec.likelihood, Ordinal) else "normal"
     parts = [f"{spec.latent_dim} latent dimensions", f"{likelihood} likelihood"]
     for side in ("user", "item"):
-        prior, what = getattr(spec, f"{side}_topic_prior"), plots.BATCH[side]
+        prior, what = getattr(spec, f"{side}_topic_prior"), plots.CALLED[side]
         number = getattr(spec, f"num_{side}_topics")
         if not number:
             parts.append(f"no {side} topics ({what})")
@@ -306,7 +306,7 @@ def _topics(posterior: Posterior):
         effective = getattr(posterior, f"effective_{side}_topics")
         rows.append(
             (
-                f"{side} topics ({plots.BATCH[side]})",
+                f"{side} topics ({plots.CALLED[side]})",
                 f"{number.mean():.1f}",
                 f"{number.min()} to {number.max()}",
                 f"{effective.mean():.2f}",

@@ -162,5 +162,8 @@ def test_what_is_not_there_is_said():
     for function in (moods.bias_spread, moods.representative_draw, moods.topic_table):
         with pytest.raises(InputError, match="kept no draws"):
             function(no_draws)
+    for draw in ((1, 0), (0, 3), (0, -1), 5, "ab"):
+        with pytest.raises(InputError, match="a chain below 1 and a kept draw below 3"):
+            moods.topic_table(fits.posterior("IM3F"), draw=draw)
     with pytest.raises(InputError, match="unknown user: 'nobody'"):
         moods.sorted_weights(fits.posterior("IM3F"), "user", "nobody")

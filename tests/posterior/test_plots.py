@@ -11,6 +11,7 @@ import pytest
 import im3f_jax as im3f
 from im3f_jax.errors import InputError
 from im3f_jax.inference.features import topics_of_features
+from im3f_jax.posterior.moods import representative_draw
 from tests import fits
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -149,7 +150,7 @@ def test_what_the_legend_names_differs_in_grey(name):
 
 
 def test_one_draw_is_named_where_topics_are_shown():
-    chain, draw = im3f.plots.representative_draw(fit())
+    chain, draw = representative_draw(fit())
     for name in ("user topics", "item topics", "prediction"):
         assert f"Chain {chain}, kept draw {draw}" in caption(drawn(name))
         assert "highest log joint" in caption(drawn(name))
@@ -232,7 +233,7 @@ def test_a_prediction():
     expected = [np.mean(others == level) for level in fit().levels]
     np.testing.assert_allclose(marks.get_ydata(), expected)
     # Of one draw: the parts of the mixture, put together by hand.
-    place = plots.representative_draw(fit())
+    place = representative_draw(fit())
     draws, spec = fit().draws, fit().spec
     features = draws.user_features[place], draws.item_features[place]
     theta_u, d = topics_of_features(*features, spec, "user")
