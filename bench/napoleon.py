@@ -4,7 +4,7 @@
 
 fits M3F(2, 1) to all its ratings, and writes docs/napoleon_dynamite.png and
 bench/results/napoleon_dynamite.json. Reads the data set from IM3F_DATA_DIR or the cache
-folder, or downloads it. Some ten minutes on two cores.
+folder, or downloads it. Some minutes on two cores.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from im3f_jax.posterior.report import convergence
 NAME = "napoleon_dynamite"
 DATA = "ml-latest-small"
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / f"{NAME}.png"
-SWEEPS = {"num_warmup": 400, "num_samples": 600, "thinning": 6, "num_chains": 2}
+SWEEPS = {"num_warmup": 100, "num_samples": 300, "thinning": 3, "num_chains": 2}
 SHOWN = 12
 
 

@@ -373,7 +373,7 @@ def plot_napoleon_dynamite(
     ax.set_xlabel(f"sd of the bias over moods\n({unit(posterior)})")
     whose = "items"
     if train is not None:
-        whose = f"items of {min_ratings} [ratings] or more"
+        whose = f"items of {min_ratings} ratings or more [their number]"
     _entitle(
         ax,
         "Loved or hated, by mood",
