@@ -60,7 +60,7 @@ def place_in_prediction(
         return tuple(upto[np.arange(len(test)), place] for place in places)
     if posterior.draws is None:
         raise InputError(
-            "This fit kept no draws (store='summary'): fit with store='all' to get "
+            "This fit kept no draws (store='summary'): fit with store='factors' to get "
             "probabilities."
         )
     user, item = posterior._codes(test)

@@ -17,7 +17,6 @@ from im3f_jax.posterior.posterior import Posterior
 __all__ = [
     "bias_spread",
     "named_draw",
-    "representative_draw",
     "sorted_weights",
     "topic_side",
     "topic_table",
@@ -26,25 +25,13 @@ __all__ = [
 INTERVAL = (0.05, 0.95)
 
 
-def representative_draw(posterior: Posterior) -> tuple[int, int]:
-    """Name the kept draw of the highest log joint density: its chain, and its place.
-
-    Places count kept draws of a chain from 0, as the axes of `posterior.draws` do.
-    """
-    _drawn(posterior)
-    log_joint = np.asarray(posterior._kept("log_joint"), np.float64)
-    best = np.argmax(np.where(np.isfinite(log_joint), log_joint, -np.inf))
-    chain, draw = np.unravel_index(best, log_joint.shape)
-    return int(chain), int(draw)
-
-
 def named_draw(
     posterior: Posterior, draw: tuple[int, int] | None = None
 ) -> tuple[int, int]:
-    """Check a chain and a kept draw; without, give those of `representative_draw`."""
-    if draw is None:
-        return representative_draw(posterior)
+    """Check a chain and a kept draw; without, give `Posterior.representative_draw`."""
     shape = _drawn(posterior).global_bias.shape
+    if draw is None:
+        return posterior.representative_draw
     try:
         chain, place = map(int, draw)
         there = 0 <= chain < shape[0] and 0 <= place < shape[1]
@@ -68,7 +55,7 @@ def topic_table(
     side
         "user" for user topics (moods), "item" for item topics (contexts).
     draw
-        Chain and kept draw; by default `representative_draw`.
+        Chain and kept draw; by default `Posterior.representative_draw`.
 
     Returns
     -------
@@ -205,7 +192,7 @@ def _topics(posterior: Posterior, side: str, place) -> tuple[np.ndarray, np.ndar
 def _drawn(posterior: Posterior):
     if posterior.draws is None:
         raise InputError(
-            "This fit kept no draws (store='summary'): fit with store='all' to see "
+            "This fit kept no draws (store='summary'): fit with store='factors' to see "
             "topics."
         )
     if not posterior.draws.global_bias.size:

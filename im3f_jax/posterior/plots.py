@@ -201,7 +201,7 @@ def plot_topics(
     Parameters
     ----------
     side, draw
-        As in `topic_table`: by default the moods of the draw of highest log joint.
+        As in `topic_table`: by default the moods of `Posterior.representative_draw`.
     num_topics
         Show at most so many.
     ax
@@ -439,7 +439,8 @@ def plot_prediction(
     titles
         As in `plot_napoleon_dynamite`.
     draw
-        Chain and kept draw of the mixture; by default `representative_draw`.
+        Chain and kept draw of the mixture; by default
+        `Posterior.representative_draw`.
     ax
         Matplotlib axes.
 
@@ -898,7 +899,7 @@ def _draws(posterior: Posterior) -> int:
 
 
 def _of_draw(draw: tuple[int, int], chosen: bool) -> str:
-    why = ", that of the highest log joint" if chosen else ""
+    why = ", whose predictions are nearest the mean" if chosen else ""
     return f"Chain {draw[0]}, kept draw {draw[1]}{why}"
 
 

@@ -1,6 +1,6 @@
 """Held-out log probability of ratings, from kept draws."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ __all__ = [
     "LogScore",
     "level_probabilities",
     "log_below",
+    "log_likelihood",
     "log_score",
     "midpoints",
     "pad_pairs",
@@ -39,7 +40,7 @@ CHUNK = 4096
 class LogScore(NamedTuple):
     """Log score of each rating, and the weight of the topics that were left out."""
 
-    log_score: np.ndarray  # nats a rating, shape (n,)
+    log_score: np.ndarray  # nats a rating, shape (n,), or (chain, draw, n)
     dropped: float  # mean over ratings and draws
 
 
@@ -103,24 +104,41 @@ def log_score(
     times
         Of the ratings, where the model reads them.
     """
-    ordinal = isinstance(spec.likelihood, Ordinal)
-    if ordinal:
-        levels = spec.likelihood.levels
-        level = np.searchsorted(levels, rating)
-    elif levels is None:
-        low = high = rating
-    else:
-        low, high = midpoints(np.asarray(levels), rating)
+    given = draws, spec, user_row, item_row, rating, levels, times
+    return _mean_over_draws(_score_draws(*given))
 
-    def bounds(place):
-        if not ordinal:
-            return low, high
-        edges = np.pad(draws.cut_points[place], 1)
-        edges[0], edges[-1] = -np.inf, np.inf
-        return edges[level], edges[level + 1]
 
-    rows = user_row, item_row
-    return _mean_over_draws(draws, spec, *rows, times, bounds, levels is None)
+def log_likelihood(
+    draws: Draws,
+    spec: ModelSpec,
+    user_row: np.ndarray,
+    item_row: np.ndarray,
+    rating: np.ndarray,
+    times: TimeColumns | None = None,
+) -> LogScore:
+    """Log density of each rating in each kept draw, its topics summed out, nats.
+
+    Of the model's own likelihood: the density under the Gaussian, the probability of
+    the level under the ordinal one. Over the topics of largest weight, as in
+    `log_score`; what the others would add is left out.
+
+    Parameters
+    ----------
+    draws, spec, user_row, item_row, rating, times
+        As in `log_score`.
+
+    Returns
+    -------
+    LogScore
+        Its `log_score` float32, shape (chain, draw, n).
+    """
+    chains, kept = draws.global_bias.shape
+    found, dropped = np.empty((chains * kept, len(rating)), np.float32), 0.0
+    given = draws, spec, user_row, item_row, rating, None, times
+    for place, (value, lost) in zip(found, _score_draws(*given), strict=True):
+        place[:] = value
+        dropped += lost
+    return LogScore(found.reshape(chains, kept, -1), dropped / len(found))
 
 
 def log_below(
@@ -135,41 +153,67 @@ def log_below(
 
     Parameters as in `log_score`; over the topics of largest weight, as there.
     """
-    bounds = np.full(len(rating), -np.inf), rating
-    rows = user_row, item_row
-    return _mean_over_draws(draws, spec, *rows, times, lambda _: bounds, False)
+    given = draws, spec, user_row, item_row, rating, None, times
+    return _mean_over_draws(_score_draws(*given, below=True))
 
 
-def _mean_over_draws(
-    draws: Draws,
-    spec: ModelSpec,
-    user_row: np.ndarray,
-    item_row: np.ndarray,
-    times: TimeColumns | None,
-    bounds: Callable[[tuple], tuple[np.ndarray, np.ndarray]],
-    density: bool,
-) -> LogScore:
-    """Log of the mean of what the draws give to the intervals between two bounds."""
-    count = len(user_row)
-    pairs = pad_pairs(user_row, item_row)
+def _mean_over_draws(scores: Iterator[tuple[np.ndarray, float]]) -> LogScore:
     total, dropped, number = None, 0.0, 0
-    for place in np.ndindex(draws.global_bias.shape):
-        low, high = (_padded(x, pairs[0].shape, np.float32) for x in bounds(place))
-        part = time_of_pairs(draws, place, user_row, item_row, times)
-        value, lost = _score_draw(
-            draws.user_features[place],
-            draws.item_features[place],
-            np.float32(draws.global_bias[place]),
-            np.float32(draws.rating_variance[place]),
-            (*pairs, low, high, pad_times(part, pairs[0].shape)),
-            spec,
-            density=density,
-        )
-        value = np.asarray(value, np.float64).reshape(-1)[:count]
-        dropped += float(np.mean(np.asarray(lost).reshape(-1)[:count]))
+    for value, lost in scores:
+        dropped += lost
         total = value if total is None else np.logaddexp(total, value)
         number += 1
     return LogScore(total - np.log(number), dropped / number)
+
+
+def _score_draws(
+    draws: Draws,
+    spec: ModelSpec,
+    user_row,
+    item_row,
+    rating,
+    levels,
+    times,
+    below: bool = False,
+) -> Iterator[tuple[np.ndarray, float]]:
+    """Log score of the ratings in one draw after the other, and the weight left out.
+
+    With `below` of all that is less than the rating, without levels.
+    """
+    count = len(rating)
+    pairs = pad_pairs(user_row, item_row)
+
+    def cut(values):
+        return _padded(values, pairs[0].shape, np.float32)
+
+    ordinal = isinstance(spec.likelihood, Ordinal)
+    if ordinal:
+        levels = spec.likelihood.levels
+        level = np.searchsorted(levels, rating)
+    elif levels is None:
+        low = high = cut(rating)
+        if below:
+            low = cut(np.full(count, -np.inf))
+    else:
+        low, high = map(cut, midpoints(np.asarray(levels), rating))
+    for chain in range(draws.global_bias.shape[0]):
+        for s in range(draws.global_bias.shape[1]):
+            if ordinal:
+                edges = np.pad(draws.cut_points[chain, s], 1)
+                edges[0], edges[-1] = -np.inf, np.inf
+                low, high = cut(edges[level]), cut(edges[level + 1])
+            part = time_of_pairs(draws, (chain, s), user_row, item_row, times)
+            value, lost = _score_draw(
+                draws.user_features[chain, s],
+                draws.item_features[chain, s],
+                np.float32(draws.global_bias[chain, s]),
+                np.float32(draws.rating_variance[chain, s]),
+                (*pairs, low, high, pad_times(part, pairs[0].shape)),
+                spec,
+                density=levels is None and not below,
+            )
+            value = np.asarray(value, np.float64).reshape(-1)[:count]
+            yield value, float(np.mean(np.asarray(lost).reshape(-1)[:count]))
 
 
 def level_probabilities(

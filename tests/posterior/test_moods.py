@@ -130,15 +130,6 @@ def test_weights_are_sorted_in_each_draw():
     np.testing.assert_array_equal(found[0, 2], sorted(weights, reverse=True))
 
 
-def test_the_representative_draw_is_that_of_the_highest_log_joint():
-    posterior = fits.posterior("IM3F")
-    kept = posterior.trace["log_joint"][0, fits.kept_sweeps()]
-    assert moods.representative_draw(posterior) == (0, int(np.argmax(kept)))
-    trace = posterior.trace | {"log_joint": -posterior.trace["log_joint"]}
-    turned = dataclasses.replace(posterior, trace=trace)
-    assert moods.representative_draw(turned) == (0, int(np.argmin(kept)))
-
-
 def test_topics_of_a_draw():
     posterior = fits.posterior("IM3F")
     table = moods.topic_table(posterior, "user", draw=(0, 2))
@@ -159,7 +150,7 @@ def test_what_is_not_there_is_said():
     with pytest.raises(InputError, match="side is 'mood'"):
         moods.topic_table(fits.posterior("IM3F"), "mood")
     no_draws = dataclasses.replace(fits.posterior("IM3F"), draws=None)
-    for function in (moods.bias_spread, moods.representative_draw, moods.topic_table):
+    for function in (moods.bias_spread, moods.named_draw, moods.topic_table):
         with pytest.raises(InputError, match="kept no draws"):
             function(no_draws)
     for draw in ((1, 0), (0, 3), (0, -1), 5, "ab"):

@@ -11,7 +11,6 @@ import pytest
 import im3f_jax as im3f
 from im3f_jax.errors import InputError
 from im3f_jax.inference.features import topics_of_features
-from im3f_jax.posterior.moods import representative_draw
 from tests import fits
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -150,10 +149,10 @@ def test_what_the_legend_names_differs_in_grey(name):
 
 
 def test_one_draw_is_named_where_topics_are_shown():
-    chain, draw = representative_draw(fit())
+    chain, draw = fit().representative_draw
     for name in ("user topics", "item topics", "prediction"):
         assert f"Chain {chain}, kept draw {draw}" in caption(drawn(name))
-        assert "highest log joint" in caption(drawn(name))
+        assert "nearest the mean" in caption(drawn(name))
     named = plots.plot_topics(fit(), draw=(0, 1), ax=Figure())
     assert "Chain 0, kept draw 1." in caption(named)
     for name in ("moods", "contexts"):
@@ -233,7 +232,7 @@ def test_a_prediction():
     expected = [np.mean(others == level) for level in fit().levels]
     np.testing.assert_allclose(marks.get_ydata(), expected)
     # Of one draw: the parts of the mixture, put together by hand.
-    place = representative_draw(fit())
+    place = fit().representative_draw
     draws, spec = fit().draws, fit().spec
     features = draws.user_features[place], draws.item_features[place]
     theta_u, d = topics_of_features(*features, spec, "user")
