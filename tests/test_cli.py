@@ -454,7 +454,6 @@ def test_an_interrupted_process_keeps_what_it_sampled(ratings_file, tmp_path):
         assert read(out)[1]["partial"] is True
 
 
-@pytest.mark.slow
 def test_a_fit_is_resumed(fitted, ratings_file, tmp_path, monkeypatch, capsys):
     """From another folder, and as if it had not been broken off."""
 
@@ -516,6 +515,7 @@ def test_what_cannot_be_resumed_is_said(content, tmp_path, capsys):
     assert words in one_line(capsys)
 
 
+@pytest.mark.slow
 def test_demo_shows_a_table():
     lines = []
     rows = run_demo(quick=True, show=lines.append)

@@ -110,17 +110,19 @@ def compare(expected, found):
     )
 
 
-def kill_fits(kills, seed, work):
+def kill_fits(kills, seed, work, seconds=np.inf):
     """Kill fits until there were so many kills, and the last fit is done.
 
     Parameters
     ----------
     kills
-        At least so many.
+        So many.
     seed
         Of the moments.
     work
         An empty folder.
+    seconds
+        After these no fit is killed any more.
 
     Returns
     -------
@@ -145,7 +147,11 @@ def kill_fits(kills, seed, work):
     killed = early = fits = most = lost = 0
     wrong, starts = [], time.perf_counter()
     done_before, folder = 0, None
-    while killed < kills or folder is not None:
+
+    def go_on():
+        return killed < kills and time.perf_counter() - starts < seconds
+
+    while go_on() or folder is not None:
         if folder is None:
             folder, done_before = work / f"fit {fits}", 0
         process, receiver = _started(context, folder, cache)
@@ -154,7 +160,7 @@ def kill_fits(kills, seed, work):
         else:
             deadline = None
         wait, done, result = rng.uniform(0, 0.3 * span), done_before, None
-        dies = killed < kills
+        dies = go_on()
         first = True
         while True:
             left = None if deadline is None else deadline - time.perf_counter()
@@ -293,16 +299,21 @@ def main():
     parser = argparse.ArgumentParser(prog="python -m tests.validation.kills")
     parser.add_argument("--fits", type=int, default=1000, help="kills of fits")
     parser.add_argument("--writers", type=int, default=1000, help="kills of writers")
+    parser.add_argument("--seconds", type=float, default=np.inf, help="of the fits")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json-name", default=None, help="write bench/results/NAME")
     options = parser.parse_args()
     started = describe()
     found = {"seed": options.seed}
     with tempfile.TemporaryDirectory() as work:
-        for kind, kill in (("writers", kill_writers), ("fits", kill_fits)):
+        for kind, kill, *more in (
+            ("writers", kill_writers),
+            ("fits", kill_fits, options.seconds),
+        ):
             folder = Path(work) / kind
             folder.mkdir()
-            found[kind] = kill(getattr(options, kind), options.seed, folder)
+            given = getattr(options, kind), options.seed, folder, *more
+            found[kind] = kill(*given)
             print(f"{kind}: {found[kind]}", flush=True)
     if options.json_name:
         path = write_result(options.json_name, found, started)
