@@ -158,8 +158,10 @@ def _check(posterior: Posterior) -> None:
     for side in ("user", "item"):
         ids, row = getattr(posterior, f"{side}s"), getattr(posterior, f"{side}_row")
         _must(f"{side}_row", row, "iu", (None,), 0)
-        if len(row) not in (len(ids), len(ids) + 1):
-            raise ValueError(f"{len(ids)} {side} ids, but {len(row)} rows of them")
+        # Where every id is trained, one row more stands for a new one.
+        number = len(ids)
+        if len(row) != number + (row.max(initial=0) not in row[:number]):
+            raise ValueError(f"{number} {side} ids, but {len(row)} rows of them")
         rows.append(int(row.max(initial=0)) + 1)
     _must("levels", posterior.levels, "fiu", (None,))
     chains, sweeps = posterior.trace["rating_variance"].shape
