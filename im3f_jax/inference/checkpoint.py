@@ -101,7 +101,7 @@ class Folder:
                     raise
                 faults.append(_sentence(error))
                 continue
-            self.number = int(path.stem.removeprefix("checkpoint-"))
+            self.number = body["number"]
             self._kept = [(self.number, {name for name, _ in _files(body)})]
             if faults:
                 warnings.warn(
@@ -154,15 +154,15 @@ class Folder:
         OSError
             If it cannot be written, on a full disk too.
         """
-        head = {"format": FORMAT, "format_version": FORMAT_VERSION}
+        number = self.number + 1
+        head = {"format": FORMAT, "format_version": FORMAT_VERSION, "number": number}
         text = json.dumps(head | body, indent=1)
         whole = {"checksum": _digest(text), "text": text}
-        number = self.number + 1
-        path = self.path / f"checkpoint-{number:08d}.json"
+        path = self.path / _name(number)
         write_whole(path, lambda file: file.write(json.dumps(whole).encode()))
         self.number = number
         self._kept = [*self._kept[-1:], (number, {name for name, _ in _files(body)})]
-        numbers = {f"checkpoint-{kept:08d}.json" for kept, _ in self._kept}
+        numbers = {_name(kept) for kept, _ in self._kept}
         named = set().union(*(names for _, names in self._kept))
         for path in self.path.iterdir():
             ours = path.name.startswith(("checkpoint-", "state-", "part-"))
@@ -192,6 +192,10 @@ def _locked(folder: Path):
     return file
 
 
+def _name(number: int) -> str:
+    return f"checkpoint-{number:08d}.json"
+
+
 def _read_json(path: Path) -> dict:
     try:
         whole = json.loads(path.read_bytes())
@@ -199,7 +203,9 @@ def _read_json(path: Path) -> dict:
         if whole["checksum"] != _digest(text):
             raise ValueError("its checksum is another")
         body = json.loads(text)
-        version = body["format_version"]
+        version, number = body["format_version"], body["number"]
+        if path.name != _name(number):
+            raise ValueError(f"it is number {number}")
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} is damaged ({_sentence(error)}).") from None
     if version != FORMAT_VERSION:
@@ -434,8 +440,10 @@ class Checkpoints:
         path = self.folder.path
         differing = _differences(self.settings, body["settings"])
         if differing:
+            more = f", and {len(differing) - 3} more" if len(differing) > 3 else ""
             raise InputError(
-                f"{path} holds checkpoints of another fit: {'; '.join(differing)}. "
+                f"{path} holds checkpoints of another fit: "
+                f"{'; '.join(differing[:3])}{more}. "
                 "Name another folder, or empty this one to start anew."
             )
         others = [

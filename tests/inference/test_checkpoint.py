@@ -154,7 +154,7 @@ def last(folder, kind):
 
 
 @pytest.mark.parametrize("kind", ["checkpoint", "state", "part"])
-@pytest.mark.parametrize("how", ["cut short", "a byte", "gone"])
+@pytest.mark.parametrize("how", ["cut short", "a byte", "another", "gone"])
 def test_the_one_before_serves_where_the_newest_is_damaged(kind, how, tmp_path):
     killed(BPMF, tmp_path, 12, checkpoint_every=5)
     path = last(tmp_path, kind)
@@ -163,6 +163,8 @@ def test_the_one_before_serves_where_the_newest_is_damaged(kind, how, tmp_path):
         damage(path)
     elif how == "gone":
         path.unlink()
+    elif how == "another":  # whole, but not the one that belongs there
+        path.write_bytes(min(tmp_path.glob(f"{kind}-*")).read_bytes())
     else:
         path.write_bytes(path.read_bytes()[:-30])
     seen = []
