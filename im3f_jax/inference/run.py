@@ -749,7 +749,10 @@ class _Loop:
                         raise KeyboardInterrupt
             except KeyboardInterrupt:
                 self.interrupted = True
-                self._save(carry, chains, seconds, time.perf_counter() - start)
+                try:
+                    self._save(carry, chains, seconds, time.perf_counter() - start)
+                except OSError as error:  # what was sampled is returned all the same
+                    logger.warning("%s", error)
         if self._spread:
             test_sum, train_sum = fetch((carry.test_sum, carry.train_sum))
             chains[0].test_sum, chains[0].train_sum = test_sum, train_sum
@@ -828,8 +831,8 @@ class _Loop:
                 draw += number
         self.filled, self.saved = (count, draw), (len(chains[0].records), draw)
         room, arrays = saver.state(self.number)
-        enough = feature_width(room) == feature_width(self.spec)
-        before, self.spec = self.spec, room
+        before, room = self.spec, with_room_of(self.spec, room)
+        self.spec = room
         shape = jax.eval_shape(
             partial(self._start, init="prior", track_train=track_train), keys[0]
         )
@@ -841,7 +844,8 @@ class _Loop:
             chain.kept = int(carry.kept)
             chain.test_sum, chain.train_sum = carry.test_sum, carry.train_sum
             carry = carry._replace(sweep=np.int32(group.sweep))
-            if not enough:  # chains of a shorter run, where one before has grown
+            # Of a shorter run, after which a chain before this one has grown.
+            if jax.tree.structure(room) != jax.tree.structure(self.spec):
                 carry = jax.device_get(self._enlarged(carry, room))
             begun.append(carry)
         self.begun = begun
