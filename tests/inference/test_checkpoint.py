@@ -86,7 +86,9 @@ def test_a_fit_goes_on_as_if_it_had_not_been_broken_off(
     )
 
 
-@pytest.mark.parametrize("method", ["sequential", "vectorized"])
+@pytest.mark.parametrize(
+    "method", ["sequential", pytest.param("vectorized", marks=pytest.mark.slow)]
+)
 def test_several_chains_go_on(method, tmp_path):
     settings = {"num_chains": 3, "thinning": 2, "chain_method": method}
     expected = fits.fit(BPMF, **settings)
@@ -406,8 +408,8 @@ def test_room_that_has_grown_is_in_the_checkpoint(method, monkeypatch, tmp_path)
 
 def test_processes_that_are_killed_lose_nothing(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "tests.validation.kills", "--fits", "3"]
-        + ["--writers", "60"],
+        [sys.executable, "-m", "tests.validation.kills", "--fits", "2"]
+        + ["--writers", "50"],
         env=os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
         cwd=ROOT,
         capture_output=True,
