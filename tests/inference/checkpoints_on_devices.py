@@ -77,7 +77,7 @@ def main():
         predicted = result.predict(test.user_ids, test.item_ids)
         sums = np.allclose(predicted, result.test_predictions, rtol=1e-4)
         good = all(same) and sums and 0.9 < near < 1.1
-        good = good and (equal and not told if before == after else said)
+        good = good and (equal and not said if before == after else said)
         found[f"{before} to {after}"] = bool(good)
         print(json.dumps(found), flush=True)
 
