@@ -5,7 +5,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from im3f_jax.gibbs.topic_room import (
     double_room,
     enlarge,
     finds_room,
+    kept_topic_dtypes,
     overflow_of,
     start_room,
 )
@@ -139,6 +141,10 @@ class Draws(NamedTuple):
     # Where the model reads times, else None; 0 in the row of a new one:
     item_time: np.ndarray | None = None  # (chain, draw, num_items + 1, bins)
     user_drift: np.ndarray | None = None  # (chain, draw, num_users + 1)
+    # Topics of the training ratings in the caller's order, where they were asked for
+    # and a side has topics, else None; integers, (chain, draw, N):
+    user_topic: np.ndarray | None = None
+    item_topic: np.ndarray | None = None
 
 
 @dataclass
@@ -384,6 +390,7 @@ def run(
     callback: Callable[[int, float, dict], Any] | None = None,
     placement: Placement | None = None,
     checkpoints: Checkpoints | None = None,
+    topics_at: np.ndarray | None = None,
 ) -> RunResult:
     """Run chains of Gibbs sweeps.
 
@@ -421,6 +428,9 @@ def run(
         Devices that share every chain, and where users are in their shards.
     checkpoints
         Entered: the run goes on from what they hold, and adds to them.
+    topics_at
+        Keep the topics of the ratings too: the place of each on the device, in the
+        order in which they are to be kept, shape (N,).
 
     Raises
     ------
@@ -444,7 +454,7 @@ def run(
     draws = None
     if keep_draws:
         sizes = _sizes(data, placement)
-        draws = _empty_draws(spec, *sizes, num_chains, num_kept)
+        draws = _empty_draws(spec, *sizes, num_chains, num_kept, topics_at)
     interrupted = False
     for number, group in enumerate(groups):
         loop = _Loop(
@@ -462,6 +472,7 @@ def run(
             placement=placement,
             checkpoints=checkpoints,
             number=number,
+            topics_at=topics_at,
         )
         results += loop.run(group, init, track_train, seconds)
         spec, draws = loop.spec, loop.draws
@@ -587,7 +598,12 @@ def _sizes(data: RatingLayout, placement: Placement | None) -> tuple[int, int]:
 
 
 def _empty_draws(
-    spec: ModelSpec, num_users: int, num_items: int, num_chains: int, num_kept: int
+    spec: ModelSpec,
+    num_users: int,
+    num_items: int,
+    num_chains: int,
+    num_kept: int,
+    topics_at: np.ndarray | None,
 ) -> Draws:
     """Room on the host for all kept draws, once; memory that nothing fills is free."""
     width = feature_width(spec)
@@ -599,6 +615,11 @@ def _empty_draws(
         item_time = np.empty((*shape, items, bins), np.float32)
     if isinstance(spec.user_time, TimeDrift):
         user_drift = np.empty((*shape, users), np.float32)
+    topics = {
+        f"{side}_topic": np.empty((*shape, len(topics_at)), dtype)
+        for side, dtype in kept_topic_dtypes(spec).items()
+        if topics_at is not None
+    }
     return Draws(
         user_features=np.empty((*shape, users, width), np.float32),
         item_features=np.empty((*shape, items, width), np.float32),
@@ -607,6 +628,7 @@ def _empty_draws(
         cut_points=np.empty((*shape, _num_cut_points(spec))),
         item_time=item_time,
         user_drift=user_drift,
+        **topics,
     )
 
 
@@ -643,6 +665,7 @@ class _Loop:
     placement: Placement | None = None
     checkpoints: Checkpoints | None = None
     number: int = 0  # of this group
+    topics_at: np.ndarray | None = None
     interrupted: bool = False
     filled: tuple[int, int] = (0, 0)  # chains of this group, and draws kept of each
     saved: tuple[int, int] = (0, 0)  # records and draws of it in the checkpoint
@@ -668,21 +691,12 @@ class _Loop:
     ) -> list[_Chain]:
         data, test = self.data, self.test
         total = self.num_warmup + self.num_samples
-        begin = time.perf_counter()
         chains, sweep = self._begun(keys, track_train)
         if sweep == total:
             return chains
-        carries = [self._start(key, init, track_train) for key in keys]
-        while self._grow_topics(jnp.stack([carry.overflow for carry in carries])):
-            carries = [self._start(key, init, track_train) for key in keys]
         many = len(keys) > 1
-        if many:
-            carry = jax.tree.map(lambda *leaves: jnp.stack(leaves), *carries)
-            carry = self._put(carry)
-            chain_key = jnp.stack(keys)
-            advance = _run_chunk_of_chains
-        else:
-            (carry,), (chain_key,), advance = carries, keys, run_chunk
+        chain_key = jnp.stack(keys) if many else keys[0]
+        advance = _run_chunk_of_chains if many else run_chunk
         if self.placement is not None:
             assert not many
             advance = partial(_run_chunk_on_mesh, mesh=self.placement.mesh)
@@ -690,11 +704,20 @@ class _Loop:
         if grows:
             assert not many
             advance = _run_chunk_again
-        jax.block_until_ready(carry)
-        seconds["start"] += time.perf_counter() - begin
         plan = Plan(np.int32(self.num_warmup), np.int32(self.thinning))
-        # No sweep at all: this call compiles, and only that.
         begin = time.perf_counter()
+        with self._compiled_beside(advance, chain_key, plan, init, track_train):
+            carries = [self._start(key, init, track_train) for key in keys]
+            while self._grow_topics(jnp.stack([carry.overflow for carry in carries])):
+                carries = [self._start(key, init, track_train) for key in keys]
+            (carry,) = carries[:1]
+            if many:
+                carry = jax.tree.map(lambda *leaves: jnp.stack(leaves), *carries)
+                carry = self._put(carry)
+            jax.block_until_ready(carry)
+            seconds["start"] += time.perf_counter() - begin
+            begin = time.perf_counter()
+        # No sweep at all: this call compiles, and only that.
         carry = advance(
             carry, chain_key, np.int32(0), np.int32(0), plan, self.spec, data, test
         )
@@ -758,6 +781,43 @@ class _Loop:
             chains[0].test_sum, chains[0].train_sum = test_sum, train_sum
         seconds["run"] += time.perf_counter() - start
         return chains
+
+    @contextmanager
+    def _compiled_beside(
+        self, advance: Callable, chain_key: Array, plan: Plan, init: str, tracks: bool
+    ):
+        """Compile the chunk in a thread while the body starts the chains.
+
+        By a call that runs no sweep, on zeros of the shapes that the start will have.
+        On a CPU only: elsewhere there may be no memory for them. Another chain of the
+        same run has nothing to compile.
+        """
+        data = self.data
+        (device,) = data.rating.devices() if self.placement is None else (None,)
+        if device is None or device.platform != "cpu" or self.first_chain:
+            yield
+            return
+        given = self.spec, data, self.test, init, self.start_topics, tracks
+        shapes = jax.eval_shape(
+            lambda key: start_chain(key, *given), chain_key.ravel()[0]
+        )
+        settings = _settings_of_thread()
+
+        def compile_chunk():
+            with settings(), jax.default_device(device):
+                leading = chain_key.shape
+                carry = jax.tree.map(
+                    lambda x: np.zeros((*leading, *x.shape), x.dtype), shapes
+                )
+                none = np.int32(0)
+                return jax.block_until_ready(
+                    advance(self._put(carry), chain_key, none, none, plan, *given[:3])
+                )
+
+        with ThreadPoolExecutor(1) as pool:
+            compiled = pool.submit(compile_chunk)
+            yield
+            compiled.result()
 
     def _grow(self, state: State) -> bool:
         """Make room for what a sweep ran out of; False where nothing was missing."""
@@ -947,6 +1007,14 @@ class _Loop:
         bias, variance, cut_points, time = fetch(
             (state.global_bias, state.rating_variance, state.cut_points, state.time)
         )
+        topics = [
+            (kept, np.asarray(fetch(topic))[..., self.topics_at])
+            for kept, topic in (
+                (self.draws.user_topic, state.user_topic_of_rating),
+                (self.draws.item_topic, state.item_topic_of_rating),
+            )
+            if kept is not None
+        ]
         for c in range(num_chains):
             of, place = (c,) if many else (), (self.first_chain + c, draw)
             for kept, values in zip(self.draws[:2], (users, items), strict=True):
@@ -960,6 +1028,8 @@ class _Loop:
             ):
                 if kept is not None:
                     kept[place] = values[of][: kept.shape[2]]
+            for kept, values in topics:
+                kept[place] = values[of]
 
     def _report(
         self, chains: list[_Chain], count: int, sweep: int, elapsed: float
@@ -981,6 +1051,30 @@ class _Loop:
             "num_item_topics": int(record.info.num_item_topics[-1]),
             "num_sweeps": count,
         }
+
+
+def _settings_of_thread() -> Callable:
+    """Give a context with this thread's settings of JAX, for another thread.
+
+    Set by `with`, they hold in their own thread only, and a program is compiled anew
+    under others.
+    """
+    kept = (
+        (jax.enable_x64, jax.config.jax_enable_x64),
+        (jax.numpy_dtype_promotion, jax.config.jax_numpy_dtype_promotion),
+        (jax.numpy_rank_promotion, jax.config.jax_numpy_rank_promotion),
+        (jax.debug_nans, jax.config.jax_debug_nans),
+        (jax.debug_key_reuse, jax.config.jax_debug_key_reuse),
+    )
+
+    @contextmanager
+    def settings():
+        with ExitStack() as stack:
+            for setting, value in kept:
+                stack.enter_context(setting(value))
+            yield
+
+    return settings
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import numpy as np
 from im3f_jax.data.archive import read_archive, write_archive
 from im3f_jax.data.ids import IdIndex
 from im3f_jax.data.ratings import Ratings
+from im3f_jax.data.seen import SeenItems
 from im3f_jax.data.times import TimeScale
 from im3f_jax.errors import InputError
 from im3f_jax.inference.features import feature_width
@@ -29,7 +30,12 @@ NO_MEANS = 1e6  # mean precision, in units of the rows'
 # Fields of a posterior that are arrays, and those that are arrays by name. Every one
 # may be None, and every field of a group too; a file then lacks it.
 _ARRAYS = ("user_row", "item_row", "levels", "test_predictions", "train_predictions")
-_GROUPS = {"trace": dict, "draws": Draws, "time_scale": TimeScale}
+_GROUPS = {
+    "trace": dict,
+    "draws": Draws,
+    "time_scale": TimeScale,
+    "seen": SeenItems,
+}
 _FACTS = (
     "is_discrete",
     "num_warmup",
@@ -180,6 +186,10 @@ def _check(posterior: Posterior) -> None:
         mean = posterior.time_scale.user_mean
         _must("time_scale.user_mean", mean, "f", (rows[0],), finite=False)
         _must("time_scale.edges", posterior.time_scale.edges, "f", (None,))
+    if posterior.seen is not None:
+        start, item = posterior.seen
+        _must("seen.start", start, "iu", (len(posterior.users) + 1,), 0, len(item) + 1)
+        _must("seen.item", item, "iu", (int(start[-1]),), 0, len(posterior.items))
     if draws is None:
         return
     width, kept = feature_width(spec), (chains, posterior.num_kept)

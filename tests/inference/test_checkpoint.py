@@ -66,7 +66,7 @@ def names(folder):
 
 @pytest.mark.parametrize(
     "name, store, every, at",
-    [("IM3F", "all", 5, 12), ("IM3F", "summary", 4, 10), ("BPMF", "all", 1, 7)],
+    [("IM3F", "all", 5, 12), ("IM3F", "summary", 4, 10), ("BPMF", "factors", 1, 7)],
 )
 def test_a_fit_goes_on_as_if_it_had_not_been_broken_off(
     name, store, every, at, tmp_path, caplog
@@ -207,7 +207,7 @@ def test_a_checkpoint_of_another_fit_is_refused_by_what_differs(tmp_path):
     for change, words in (
         ({"seed": 4}, "seed is 4, there 3"),
         ({"num_warmup": 7}, "num_warmup is 7, there 6"),
-        ({"store": "summary"}, "store is 'summary', there 'all'"),
+        ({"store": "summary"}, "store is 'summary', there 'factors'"),
         ({"num_chains": 2}, "num_chains is 2, there 1"),
         ({"model": im3f.BPMF(2, rating_variance=0.5)}, "likelihood.variance"),
         ({"model": im3f.M3F(2, 3, 2)}, "user_topic_prior.type is 'FiniteDirichlet'"),
