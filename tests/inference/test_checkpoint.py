@@ -79,7 +79,9 @@ def test_a_fit_goes_on_as_if_it_had_not_been_broken_off(
     done = int(told.split(": ")[1].split()[0])
     assert done >= at - every + 1 and done % every == 0
     assert seen[0][1] > done and seen[-1] == (0, 19)
-    fits.same(fits.posterior(name), found)
+    fits.same(fits.fit(fits.MODELS[name], store=store), found)
+    if store == "all":
+        assert found.draws.user_topic.shape == (1, 3, len(fits.data()[0]))
     assert not found.partial
     assert names(tmp_path)[:2] == sorted(
         f"checkpoint-{n:08d}.json" for n in (-(-19 // every) - 1, -(-19 // every))
