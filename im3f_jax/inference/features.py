@@ -19,6 +19,7 @@ pair.
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -34,14 +35,18 @@ from im3f_jax.numerics.special import HALF_LOG_TWO_PI, log_student, student_cdf
 
 __all__ = [
     "TOPICS",
+    "RowParts",
     "expected_ratings",
     "feature_width",
+    "features_of_rows",
     "largest_weights",
     "mixture_of_pairs",
     "noise_of_pairs",
     "parts_of_product",
+    "parts_of_rows",
     "precisions_of_features",
     "prediction_features",
+    "topics_of_features",
 ]
 
 # Topics a side that one rating's mixture holds: those of largest weight in its row.
@@ -187,6 +192,45 @@ def _with_precisions(
     )
 
 
+class RowParts(NamedTuple):
+    """What a user's or an item's vector is made of; one axis, the last, is the parts'.
+
+    Of a user the biases are indexed by item topics, the weights are over user topics;
+    of an item the reverse.
+    """
+
+    factors: Array
+    bias: Array
+    weights: Array
+    precision: Array | None  # an axis less; None where the noise does not differ
+
+
+def parts_of_rows(vectors: Array, spec: ModelSpec, side: str) -> RowParts:
+    """Take the vectors of users or of items ("user", "item") apart, shape (.., F).
+
+    Not those of topic factors, nor those of rows with topics of their own.
+    """
+    dim, middle = spec.latent_dim, spec.latent_dim + spec.num_item_topics
+    end = middle + spec.num_user_topics
+    parts = vectors[..., dim:middle], vectors[..., middle:end]
+    bias, weights = parts if side == "user" else parts[::-1]
+    precision = None
+    if _noise_differs(spec):
+        precision = precisions_of_features(vectors, vectors)[side == "item"]
+    return RowParts(vectors[..., :dim], bias, weights, precision)
+
+
+def features_of_rows(parts: RowParts, side: str) -> Array:
+    """Put vectors of users or of items together: what `parts_of_rows` takes apart."""
+    factors, bias, weights, precision = parts
+    topics = (bias, weights) if side == "user" else (weights, bias)
+    if precision is None:
+        return jnp.concatenate([factors, *topics], axis=-1)
+    ends = precision[..., None], jnp.zeros_like(precision)[..., None]
+    ends = ends if side == "user" else ends[::-1]
+    return jnp.concatenate([factors, *topics, *ends], axis=-1)
+
+
 def largest_weights(
     users: Array, items: Array, spec: ModelSpec
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
@@ -220,6 +264,36 @@ def _places(spec: ModelSpec) -> tuple[tuple[int, int], tuple[int, int]]:
     return (of_user_topics, start), (
         of_user_topics + spec.num_user_topics,
         start + number,
+    )
+
+
+def topics_of_features(users, items, spec: ModelSpec, side: str) -> tuple:
+    """Find one side's topics in vectors of draws: their weights, and their biases.
+
+    Parameters
+    ----------
+    users, items
+        Vectors as `prediction_features` gives them, with any axes before the last two.
+    spec
+        For the sizes.
+    side
+        "user" for user topics (moods), "item" for item topics (contexts).
+
+    Returns
+    -------
+    tuple of array
+        Weights, shape (..., rows, topics), of users for user topics, of items for item
+        topics, the other way round under `own_topics`; and the biases that the topics
+        select, of items for user topics, of users for item topics.
+    """
+    place = 0 if side == "user" else 1
+    number = spec.num_user_topics if side == "user" else spec.num_item_topics
+    of_bias, of_weights = (starts[place] for starts in _places(spec))
+    weights = weight_sides(spec, users, items)[place]
+    bias = items if side == "user" else users
+    return (
+        weights[..., of_weights : of_weights + number],
+        bias[..., of_bias : of_bias + number],
     )
 
 
@@ -301,16 +375,11 @@ def parts_of_product(user: Array, item: Array, spec: ModelSpec) -> dict[str, Arr
         topics).
     """
     dim = spec.latent_dim
-    (start_u, start_i), (weight_u, weight_i) = _places(spec)
-    of_user_topics, of_item_topics = weight_sides(spec, user, item)
     contexts, moods = spec.num_item_topics, spec.num_user_topics
-    parts = {
-        "factors": (user[..., :dim] * item[..., :dim]).sum(-1),
-        "user_bias": user[..., start_i : start_i + contexts],
-        "item_weight": of_item_topics[..., weight_i : weight_i + contexts],
-        "item_bias": item[..., start_u : start_u + moods],
-        "user_weight": of_user_topics[..., weight_u : weight_u + moods],
-    }
+    parts = {"factors": (user[..., :dim] * item[..., :dim]).sum(-1)}
+    given = user, item, spec
+    parts["item_weight"], parts["user_bias"] = topics_of_features(*given, "item")
+    parts["user_weight"], parts["item_bias"] = topics_of_features(*given, "user")
     shape = _product_shape(spec)
     if shape[2]:
         start = dim + contexts + moods
