@@ -61,7 +61,7 @@ WANTS = {
     "9 a saved model that needs no training data": """
         posterior/test_storage.py::test_everything_comes_back
         posterior/test_storage.py::test_no_array_needs_pickle
-        posterior/test_storage.py::test_version_2_knew_of_no_topic_factors
+        posterior/test_storage.py::test_a_file_of_every_format_version_still_predicts
         posterior/test_recommend.py::test_a_saved_posterior_needs_no_training_data
         """,
     "10 top-N without a users x items matrix": """
