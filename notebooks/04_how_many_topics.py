@@ -39,8 +39,8 @@ ratings = im3f.planted_ratings(
 train, test = im3f.random_split(ratings, test_fraction=0.1, seed=0)
 dim = 2 if short else 3
 sweeps = {
-    "num_warmup": 10 if short else 200,
-    "num_samples": 10 if short else 300,
+    "num_warmup": 10 if short else 150,
+    "num_samples": 10 if short else 200,
     "progress": False,
 }
 train
@@ -98,6 +98,10 @@ ax = im3f.plots.plot_topics(found[f"iM3F, truncation {small}"], "user")
 # The dish concentration is the paper's beta, the table concentration its gamma.
 
 # %%
+fewer = sweeps | {
+    "num_warmup": 10 if short else 100,
+    "num_samples": 10 if short else 100,
+}
 rows = []
 for dish in (0.1, 1.0, 10.0):
     for table in (0.1, 1.0, 10.0):
@@ -109,7 +113,7 @@ for dish in (0.1, 1.0, 10.0):
             item_dish_concentration=dish,
             user_table_concentration=table,
             item_table_concentration=table,
-        ).fit(train, test=test, **sweeps)
+        ).fit(train, test=test, **fewer)
         rows.append(
             {
                 "dish_concentration": dish,
@@ -137,7 +141,7 @@ grid.round(3)
 # truncated sampler, up to the noise of two runs.
 
 # %%
-part = train.select(np.flatnonzero((train.user < 80) & (train.item < 80)))
+part = train.select(np.flatnonzero((train.user < 60) & (train.item < 60)))
 exact = {
     f"truncation {small}": im3f.IM3F(
         dim, max_user_topics=small, max_item_topics=small
@@ -169,7 +173,7 @@ models = {
         dim, max_user_topics=small, max_item_topics=small
     ),
 }
-real = {name: model.fit(train, test=test, **sweeps) for name, model in models.items()}
+real = {name: model.fit(train, test=test, **fewer) for name, model in models.items()}
 topics(real)
 
 # %%

@@ -3,7 +3,8 @@
 Usage: ``python tools/notebooks.py [NAME ...]``, or ``make notebooks``; a NAME is the
 start of a file's, such as 03. The scripts in notebooks/ are the source, in jupytext's
 percent format; a fresh kernel runs each in its long form, on real data where
-IM3F_DATA_DIR names their folder. Needs the extra "notebooks".
+IM3F_DATA_DIR names their folder. ``--text`` runs nothing, and only brings text that has
+changed over into the notebooks. Needs the extra "notebooks".
 """
 
 import json
@@ -32,12 +33,29 @@ def execute(path):
         resources={"metadata": {"path": str(ROOT)}},
         record_timing=False,
     ).execute()
-    for number, cell in enumerate(notebook.cells):
-        cell.id = f"cell-{number}"  # jupytext's are random, and would differ each time
+    for cell in notebook.cells:
         for output in cell.get("outputs", []):
             if output.output_type == "stream":  # warnings say where they were raised
                 output.text = output.text.replace(f"{ROOT}/", "")
                 output.text = re.sub(r"/\S*/site-packages/", "", output.text)
+                output.text = re.sub(
+                    r"\S*/ipykernel_\S*\.py:", "cell, line ", output.text
+                )
+    return notebook
+
+
+def retell(path):
+    """Return the script as a notebook with the outputs of the one that is there."""
+    notebook = jupytext.read(path)
+    old = nbformat.read(path.with_suffix(".ipynb"), 4)
+    new, was = (
+        [cell for cell in x.cells if cell.cell_type == "code"] for x in (notebook, old)
+    )
+    if [cell.source for cell in new] != [cell.source for cell in was]:
+        raise SystemExit(f"{path.name}: its code has changed, execute it.")
+    for cell, before in zip(new, was, strict=True):
+        cell.outputs, cell.execution_count = before.outputs, before.execution_count
+    notebook.metadata = old.metadata
     return notebook
 
 
@@ -53,17 +71,19 @@ def check(notebook):
                 raise SystemExit(f"An output names {folder}: {cell.source}")
 
 
-def main(names):
+def main(arguments):
     """Execute the scripts whose names start as given, or all."""
-    paths = sorted((ROOT / "notebooks").glob("*.py"))
-    for path in paths:
+    names = [x for x in arguments if x != "--text"]
+    for path in sorted((ROOT / "notebooks").glob("*.py")):
         if names and not path.name.startswith(tuple(names)):
             continue
         start = time.perf_counter()
-        notebook = execute(path)
-        check(notebook)
+        notebook = (retell if "--text" in arguments else execute)(path)
+        for number, cell in enumerate(notebook.cells):
+            cell.id = f"cell-{number}"  # jupytext's are random: other ones each time
         target = path.with_suffix(".ipynb")
         nbformat.write(notebook, target)
+        check(notebook)
         size, seconds = target.stat().st_size, time.perf_counter() - start
         print(f"{target.name}: {seconds:.0f} s, {size / 1000:.0f} kB", flush=True)
 
