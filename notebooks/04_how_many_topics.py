@@ -28,12 +28,16 @@ import pandas as pd
 import im3f_jax as im3f
 
 short = os.environ.get("IM3F_NOTEBOOK_SIZE") == "short"  # a corner: for tests
-ratings = im3f.planted_ratings(
-    num_users=50 if short else 400,
-    num_items=40 if short else 200,
-    num_ratings=800 if short else 20_000,
+ratings = im3f.planted_ratings(  # as `im3f demo` plants them: moods that differ enough
+    num_users=50 if short else 500,
+    num_items=40 if short else 250,
+    num_ratings=800 if short else 50_000,
     user_topics=4,
     item_topics=3,
+    bias_scale=0.7,
+    topic_mean_scale=0.3,
+    user_topic_concentration=0.4,
+    item_topic_concentration=0.4,
     seed=0,
 ).ratings
 train, test = im3f.random_split(ratings, test_fraction=0.1, seed=0)
@@ -68,9 +72,11 @@ def topics(posteriors):
 # from the small to the large one the topics in use should hardly change.
 
 # %%
-small, large = (6, 12) if short else (8, 24)
+small, large = (6, 12) if short else (10, 24)
 models = {
-    "M3F(4,3), as planted": im3f.M3F(4, 3, dim, user_topic_concentration=4.0),
+    "M3F(4,3), as planted": im3f.M3F(
+        4, 3, dim, user_topic_concentration=0.4, item_topic_concentration=0.4
+    ),
     f"iM3F, truncation {small}": im3f.IM3F(
         dim, max_user_topics=small, max_item_topics=small
     ),
@@ -99,8 +105,8 @@ ax = im3f.plots.plot_topics(found[f"iM3F, truncation {small}"], "user")
 
 # %%
 fewer = sweeps | {
-    "num_warmup": 10 if short else 100,
-    "num_samples": 10 if short else 100,
+    "num_warmup": 10 if short else 80,
+    "num_samples": 10 if short else 60,
 }
 rows = []
 for dish in (0.1, 1.0, 10.0):
@@ -168,7 +174,9 @@ if "IM3F_DATA_DIR" in os.environ:
     train, test = im3f.random_split(ratings, test_fraction=0.1, seed=0)
 models = {
     "BPMF": im3f.BPMF(dim),
-    "M3F(4,3)": im3f.M3F(4, 3, dim, user_topic_concentration=4.0),
+    "M3F(4,3)": im3f.M3F(
+        4, 3, dim, user_topic_concentration=0.4, item_topic_concentration=0.4
+    ),
     f"iM3F, truncation {small}": im3f.IM3F(
         dim, max_user_topics=small, max_item_topics=small
     ),

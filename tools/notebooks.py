@@ -7,6 +7,8 @@ IM3F_DATA_DIR names their folder. ``--text`` runs nothing, and only brings text 
 changed over into the notebooks. Needs the extra "notebooks".
 """
 
+import base64
+import io
 import json
 import os
 import re
@@ -18,9 +20,11 @@ from pathlib import Path
 import jupytext
 import nbformat
 from nbclient import NotebookClient
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST = 3600  # seconds a cell
+COLOURS = 64  # of a picture: plots look the same with so many, and are half the size
 
 
 def execute(path):
@@ -59,6 +63,18 @@ def retell(path):
     return notebook
 
 
+def shrink(notebook):
+    """Store pictures in few colours."""
+    outputs = [out for cell in notebook.cells for out in cell.get("outputs", [])]
+    for data in [out.data for out in outputs if "image/png" in out.get("data", {})]:
+        picture = Image.open(io.BytesIO(base64.b64decode(data["image/png"])))
+        if picture.mode == "P":
+            continue
+        small = io.BytesIO()
+        picture.convert("RGB").quantize(COLOURS).save(small, "PNG", optimize=True)
+        data["image/png"] = base64.b64encode(small.getvalue()).decode()
+
+
 def check(notebook):
     """Refuse a notebook whose outputs name folders of this machine."""
     folders = [ROOT, Path.home(), sys.prefix, tempfile.gettempdir()]
@@ -81,6 +97,7 @@ def main(arguments):
         notebook = (retell if "--text" in arguments else execute)(path)
         for number, cell in enumerate(notebook.cells):
             cell.id = f"cell-{number}"  # jupytext's are random: other ones each time
+        shrink(notebook)
         target = path.with_suffix(".ipynb")
         nbformat.write(notebook, target)
         check(notebook)
