@@ -207,7 +207,20 @@ class CRF:
     def log_density(
         self, log_global_weights: Array, dish: Array, table: Array
     ) -> Array:
-        """Log density of both concentrations, in nats; the weights are summed out."""
+        """Log density of both concentrations; the weights are summed out.
+
+        Parameters
+        ----------
+        log_global_weights
+            Not read: a franchise has tables in their place.
+        dish, table
+            beta and gamma, positive, scalars.
+
+        Returns
+        -------
+        Array
+            Nats, scalar.
+        """
         return log_prior(self.dish_concentration, dish) + log_prior(
             self.table_concentration, table
         )
