@@ -142,8 +142,7 @@ class Ordinal:
         mean
             Of the latents, any shape.
         cut_points
-            g, shape (L - 1,), or (L - 1, ...) whose further axes broadcast with the
-            means.
+            g, shape (L - 1,).
         root
             Square root of the relative precision, which broadcasts with the means;
             None: all 1.

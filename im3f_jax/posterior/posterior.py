@@ -130,7 +130,7 @@ class Posterior:
         """Columns of the factors in use in each kept draw, (chain, draw).
 
         exp(entropy of the columns' shares of the energy of the factors' product), that
-        of column h being |a_h|^2 |b_h|^2: from 1 to latent_dim. Under a
+        of column h being ``|a_h|^2 |b_h|^2``: from 1 to latent_dim. Under a
         `MultiplicativeGamma` it is the learned dimension; under the other priors, which
         shrink no column, it tells little.
 
