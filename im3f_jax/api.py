@@ -748,8 +748,8 @@ def IM3F(
         timestamps. The variance is a number, an `InverseGamma`, or None (sampled).
     user_drift_variance
         Of each user's drift f_u ~ Normal(0, variance): a rating gains f_u x, with
-        ``x = sign(t - tbar_u) |t - tbar_u|^0.4`` in units of its root mean square, tbar_u
-        the user's mean time (`TimeDrift`; Koren 2009). 0, the default, is the paper's
+        ``x = sign(t - tbar_u) |t - tbar_u|^0.4`` in units of its root mean square,
+        tbar_u the user's mean time (`TimeDrift`; Koren 2009). 0, the default, is the paper's
         model, without it; None samples the variance; or a number, or an `InverseGamma`.
 
     Returns
