@@ -749,8 +749,9 @@ def IM3F(
     user_drift_variance
         Of each user's drift f_u ~ Normal(0, variance): a rating gains f_u x, with
         ``x = sign(t - tbar_u) |t - tbar_u|^0.4`` in units of its root mean square,
-        tbar_u the user's mean time (`TimeDrift`; Koren 2009). 0, the default, is the paper's
-        model, without it; None samples the variance; or a number, or an `InverseGamma`.
+        tbar_u the user's mean time (`TimeDrift`; Koren 2009). 0, the default, is the
+        paper's model, without it; None samples the variance; or a number, or an
+        `InverseGamma`.
 
     Returns
     -------
