@@ -393,7 +393,7 @@ def BPMF(
     Returns
     -------
     Model
-        To be fitted by its `fit`.
+        To be fitted by `Model.fit`.
 
     Raises
     ------
@@ -439,7 +439,7 @@ def PMF(
     Returns
     -------
     Model
-        To be fitted by its `fit`.
+        To be fitted by `Model.fit`.
 
     Raises
     ------
@@ -501,7 +501,7 @@ def M3F(
     Returns
     -------
     Model
-        To be fitted by its `fit`.
+        To be fitted by `Model.fit`.
 
     Raises
     ------
@@ -571,7 +571,7 @@ def M3F_TIF(
     Returns
     -------
     Model
-        To be fitted by its `fit`.
+        To be fitted by `Model.fit`.
 
     Raises
     ------
@@ -637,7 +637,7 @@ def SeparateDP(
     Returns
     -------
     Model
-        To be fitted by its `fit`.
+        To be fitted by `Model.fit`.
 
     Raises
     ------
@@ -756,7 +756,7 @@ def IM3F(
     Returns
     -------
     Model
-        To be fitted by its `fit`.
+        To be fitted by `Model.fit`.
 
     Raises
     ------
@@ -829,7 +829,7 @@ def ReciprocalIM3F(
     Returns
     -------
     Model
-        To be fitted by its `fit`.
+        To be fitted by `Model.fit`.
 
     Raises
     ------
