@@ -15,6 +15,20 @@ import im3f_jax
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def source(module):
+    """Parse a module of the package."""
+    path = ROOT.joinpath(*module.split(".")).with_suffix(".py")
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def every_name(module):
+    """List what a module has in `__all__`."""
+    for node in source(module).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return ast.literal_eval(node.value)
+    raise AssertionError(f"{module} has no __all__")
+
+
 def definitions(tree):
     """Return the functions and classes that a block of source defines, by name."""
     kinds = ast.FunctionDef | ast.ClassDef
@@ -22,15 +36,20 @@ def definitions(tree):
 
 
 def public():
-    """Yield (dotted name, node, its module's definitions) of what is public."""
-    for name, module in im3f_jax._PUBLIC.items():
-        path = ROOT.joinpath(*module.split(".")).with_suffix(".py")
-        around = definitions(ast.parse(path.read_text(encoding="utf-8")))
-        yield name, around[name], around
-        if isinstance(around[name], ast.ClassDef):
-            for method, node in definitions(around[name]).items():
+    """Yield (dotted name, node, the definitions about it) of what is public."""
+    wanted = list(im3f_jax._PUBLIC.items())
+    for name, module in im3f_jax._MODULES.items():
+        inner = [n for n in every_name(module) if not n.isupper()]  # no constants
+        wanted += [(f"{name}.{n}", module) for n in inner]
+    for name, module in wanted:
+        around = definitions(source(module))
+        node = around[name.split(".")[-1]]
+        yield name, node, around
+        if isinstance(node, ast.ClassDef):
+            around = around | definitions(node)
+            for method, inner in definitions(node).items():
                 if not method.startswith("_"):
-                    yield f"{name}.{method}", node, around
+                    yield f"{name}.{method}", inner, around
 
 
 def sections(node):
