@@ -232,8 +232,9 @@ def _set_up(name, latent_dim, truncation, device, sweeps):
     """Return the spec, the sizes, and what the blocks are called with."""
     columns = throughput.load(name)
     rating, num_users, num_items = columns.rating, columns.num_users, columns.num_items
+    blocks = block_sizes(device, latent_dim)
     layout, _ = lay_out(
-        columns.user, columns.item, rating, num_users, num_items, block_sizes(device)
+        columns.user, columns.item, rating, num_users, num_items, blocks
     )
     model = (
         im3f.IM3F(latent_dim, max_user_topics=truncation, max_item_topics=truncation)
@@ -358,7 +359,7 @@ def measure(name, latent_dim, truncation, device, rounds, sweeps, quick=False):
         found["gammas"] = race_gammas(shapes, rounds)
         # Interpreted, as on a CPU, the kernel tells nothing.
         if truncation and chosen.platform != "cpu":
-            chunk = block_sizes(chosen).chunk
+            chunk = block_sizes(chosen, latent_dim).chunk
             found["topics"] = race_topics(sizes, chunk, rounds)
     return found
 

@@ -321,7 +321,8 @@ def measure(
     """
     chosen = choose_device(device)
     _, user, item, rating, num_users, num_items = columns
-    layout, _ = lay_out(user, item, rating, num_users, num_items, block_sizes(chosen))
+    blocks_of_work = block_sizes(chosen, latent_dim)
+    layout, _ = lay_out(user, item, rating, num_users, num_items, blocks_of_work)
     model = (
         im3f.IM3F(latent_dim, max_user_topics=truncation, max_item_topics=truncation)
         if truncation

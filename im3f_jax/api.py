@@ -245,15 +245,16 @@ class Model(ModelSpec):
         if reads_times(self):
             scale, times = read_times(self, train, user, num_users)
         given = user, item, train.rating, num_users, num_items
+        blocks = block_sizes(chosen, self.latent_dim)
         shards = mesh = None
         if len(every) > 1:
-            shards = lay_out_shards(*given, len(every), block_sizes(chosen))
+            shards = lay_out_shards(*given, len(every), blocks)
             mesh = jax.sharding.Mesh(np.array(every), shards.layout.axis)
             layout, order = shards.one(), shards.order
             place = shards.place_of_rating
         else:
             layout, order = lay_out(
-                *given, block_sizes(chosen), times=times, unordered=is_unordered(self)
+                *given, blocks, times=times, unordered=is_unordered(self)
             )
             place = np.arange(len(train))
         pairs = _test_pairs(test, user_row, item_row, layout.chunk, scale)

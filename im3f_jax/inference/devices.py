@@ -6,6 +6,7 @@ import jax
 
 from im3f_jax.data.layout import CPU_BLOCKS, GPU_BLOCKS, BlockSizes
 from im3f_jax.errors import InputError
+from im3f_jax.inference.memory import blocks_within
 
 __all__ = [
     "block_sizes",
@@ -50,9 +51,11 @@ def describe_device(device: jax.Device) -> str:
     return f"{device.platform} ({device.device_kind})"
 
 
-def block_sizes(device: jax.Device) -> BlockSizes:
-    """Sizes of the work that suit a device."""
-    return CPU_BLOCKS if device.platform == "cpu" else GPU_BLOCKS
+def block_sizes(device: jax.Device, latent_dim: int) -> BlockSizes:
+    """Sizes of the work that suit a device, and its memory."""
+    if device.platform == "cpu":
+        return CPU_BLOCKS
+    return blocks_within(GPU_BLOCKS, latent_dim, device_memory(device))
 
 
 def device_memory(device: jax.Device) -> int | None:

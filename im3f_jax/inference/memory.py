@@ -1,7 +1,7 @@
 """Bytes that a fit needs, before it starts."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from im3f_jax.data.layout import (
     BlockSizes,
@@ -25,6 +25,7 @@ from im3f_jax.model.topic_prior import CRF, NoTopics
 __all__ = [
     "BlockShape",
     "LayoutSizes",
+    "blocks_within",
     "check_device_memory",
     "estimate_draw_bytes",
     "estimate_memory",
@@ -32,6 +33,11 @@ __all__ = [
     "format_bytes",
     "sizes_of",
 ]
+
+# The part of a device's memory, one in so many, that the factor block may work in, and
+# the fewest rows a batch and blocks a group that this may leave.
+FACTOR_SHARE = 8
+FEWEST = 512
 
 
 @dataclass(frozen=True)
@@ -200,7 +206,7 @@ def estimate_memory(
         * copies
         * ((by_row + topic_factors) * word + 2 * integer * num_ratings),
         "features": num_chains * copies * (users + items) * feature_width(spec) * word,
-        "factor work": num_chains * word * (3 * batch_rows * dim**2 + 3 * group * dim),
+        "factor work": num_chains * _factor_work(batch_rows, group, dim, word),
         "rating work": num_chains * tokens * (4 * word + 16 + 28 * (seated > 1)),
         "table work": num_chains * 3 * word * table_room(tokens) * seated,
         "row weight work": num_chains
@@ -235,6 +241,39 @@ def estimate_memory(
     if isinstance(spec.likelihood, Ordinal):
         parts["latent ratings"] = num_chains * num_ratings * 12 * word
     return parts | {"total": sum(parts.values())}
+
+
+def _factor_work(batch_rows: int, group_ratings: int, dim: int, word: int) -> int:
+    """Bytes of the factor block's sums and precisions for one batch of rows."""
+    return 3 * word * (batch_rows * dim**2 + group_ratings * dim)
+
+
+def blocks_within(sizes: BlockSizes, latent_dim: int, limit: int | None) -> BlockSizes:
+    """Fit a batch of rows into a device's memory.
+
+    Rows a batch, then blocks a group, are halved while the factor block would take more
+    than an eighth of the limit, or until they are few.
+
+    Parameters
+    ----------
+    sizes
+        What suits a device with memory to spare.
+    latent_dim
+        Of the model.
+    limit
+        Bytes that there are; None where the device does not tell, which halves nothing.
+        It is that of the device, not what happens to be free: sizes change the order
+        of sums, and one card must give one seed's draws again.
+    """
+    if limit is None:
+        return sizes
+    for name in ("rows", "group"):
+        while getattr(sizes, name) > FEWEST and (
+            _factor_work(sizes.rows, sizes.group * sizes.block, latent_dim, 4)
+            > limit // FACTOR_SHARE
+        ):
+            sizes = replace(sizes, **{name: getattr(sizes, name) // 2})
+    return sizes
 
 
 def _time_cells(spec: ModelSpec, users: int, items: int) -> int:

@@ -5,7 +5,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -646,18 +647,9 @@ class _Loop:
     ) -> list[_Chain]:
         data, test = self.data, self.test
         total = self.num_warmup + self.num_samples
-        begin = time.perf_counter()
-        carries = [self._start(key, init, track_train) for key in keys]
-        while self._grow_topics(jnp.stack([carry.overflow for carry in carries])):
-            carries = [self._start(key, init, track_train) for key in keys]
         many = len(keys) > 1
-        if many:
-            carry = jax.tree.map(lambda *leaves: jnp.stack(leaves), *carries)
-            carry = self._put(carry)
-            chain_key = jnp.stack(keys)
-            advance = _run_chunk_of_chains
-        else:
-            (carry,), (chain_key,), advance = carries, keys, run_chunk
+        chain_key = jnp.stack(keys) if many else keys[0]
+        advance = _run_chunk_of_chains if many else run_chunk
         if self.placement is not None:
             assert not many
             advance = partial(_run_chunk_on_mesh, mesh=self.placement.mesh)
@@ -665,11 +657,20 @@ class _Loop:
         if grows:
             assert not many
             advance = _run_chunk_again
-        jax.block_until_ready(carry)
-        seconds["start"] += time.perf_counter() - begin
         plan = Plan(np.int32(self.num_warmup), np.int32(self.thinning))
-        # No sweep at all: this call compiles, and only that.
         begin = time.perf_counter()
+        with self._compiled_beside(advance, chain_key, plan, init, track_train):
+            carries = [self._start(key, init, track_train) for key in keys]
+            while self._grow_topics(jnp.stack([carry.overflow for carry in carries])):
+                carries = [self._start(key, init, track_train) for key in keys]
+            (carry,) = carries[:1]
+            if many:
+                carry = jax.tree.map(lambda *leaves: jnp.stack(leaves), *carries)
+                carry = self._put(carry)
+            jax.block_until_ready(carry)
+            seconds["start"] += time.perf_counter() - begin
+            begin = time.perf_counter()
+        # No sweep at all: this call compiles, and only that.
         carry = advance(
             carry, chain_key, np.int32(0), np.int32(0), plan, self.spec, data, test
         )
@@ -724,6 +725,43 @@ class _Loop:
             chains[0].test_sum, chains[0].train_sum = test_sum, train_sum
         seconds["run"] += time.perf_counter() - start
         return chains
+
+    @contextmanager
+    def _compiled_beside(
+        self, advance: Callable, chain_key: Array, plan: Plan, init: str, tracks: bool
+    ):
+        """Compile the chunk in a thread while the body starts the chains.
+
+        By a call that runs no sweep, on zeros of the shapes that the start will have.
+        On a CPU only: elsewhere there may be no memory for them. Another chain of the
+        same run has nothing to compile.
+        """
+        data = self.data
+        (device,) = data.rating.devices() if self.placement is None else (None,)
+        if device is None or device.platform != "cpu" or self.first_chain:
+            yield
+            return
+        given = self.spec, data, self.test, init, self.start_topics, tracks
+        shapes = jax.eval_shape(
+            lambda key: start_chain(key, *given), chain_key.ravel()[0]
+        )
+        settings = _settings_of_thread()
+
+        def compile_chunk():
+            with settings(), jax.default_device(device):
+                leading = chain_key.shape
+                carry = jax.tree.map(
+                    lambda x: np.zeros((*leading, *x.shape), x.dtype), shapes
+                )
+                none = np.int32(0)
+                return jax.block_until_ready(
+                    advance(self._put(carry), chain_key, none, none, plan, *given[:3])
+                )
+
+        with ThreadPoolExecutor(1) as pool:
+            compiled = pool.submit(compile_chunk)
+            yield
+            compiled.result()
 
     def _grow(self, state: State) -> bool:
         """Make room for what a sweep ran out of; False where nothing was missing."""
@@ -853,6 +891,30 @@ class _Loop:
             self.progress(count * len(chains), metrics)
         if self.callback is not None:
             self.callback(sweep, elapsed, metrics)
+
+
+def _settings_of_thread() -> Callable:
+    """Give a context with this thread's settings of JAX, for another thread.
+
+    Set by `with`, they hold in their own thread only, and a program is compiled anew
+    under others.
+    """
+    kept = (
+        (jax.enable_x64, jax.config.jax_enable_x64),
+        (jax.numpy_dtype_promotion, jax.config.jax_numpy_dtype_promotion),
+        (jax.numpy_rank_promotion, jax.config.jax_numpy_rank_promotion),
+        (jax.debug_nans, jax.config.jax_debug_nans),
+        (jax.debug_key_reuse, jax.config.jax_debug_key_reuse),
+    )
+
+    @contextmanager
+    def settings():
+        with ExitStack() as stack:
+            for setting, value in kept:
+                stack.enter_context(setting(value))
+            yield
+
+    return settings
 
 
 @contextmanager

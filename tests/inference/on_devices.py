@@ -3,9 +3,12 @@
 import json
 import sys
 
+import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 import im3f_jax as im3f
+from im3f_jax.inference import run, sharding
 
 NUM_WARMUP, NUM_SAMPLES = 100, 400
 
@@ -31,8 +34,34 @@ def fit(train, test, number, num_samples=NUM_SAMPLES):
     )
 
 
+def found_to_differ(state, mesh):
+    """Names of what `differing` finds once the last device has another bit of each."""
+    copies = NamedSharding(mesh, PartitionSpec())
+
+    def spoilt(part):
+        parts = [np.array(shard.data) for shard in part.addressable_shards]
+        parts[-1].reshape(-1).view(np.uint8)[0] ^= 1
+        devices = mesh.devices.flat
+        parts = [jax.device_put(x, d) for x, d in zip(parts, devices, strict=True)]
+        return jax.make_array_from_single_device_arrays(part.shape, copies, parts)
+
+    names = []
+    for name in ("rating_variance", "item_factors", "item_bias_prior"):
+        bad = jax.tree.map(spoilt, getattr(state, name))
+        differs = sharding.differing(state._replace(**{name: bad}), mesh)
+        names.append([key for key, differ in sharding.fetch(differs).items() if differ])
+    return names
+
+
 def main():
     """Fit, and describe what came out."""
+    seen = []
+
+    def watched(*given):
+        seen[:] = [given]
+        return sharding.differing(*given)
+
+    run.differing = watched
     drawn = im3f.planted_ratings(
         num_users=60, num_items=40, num_ratings=1_500, latent_dim=2, seed=0
     )
@@ -52,6 +81,7 @@ def main():
             "device": posterior.device,
             "again": bool(same),
             "predicts": float(gap.max()),
+            "differ": found_to_differ(*seen[0]) if number > 1 else [],
             "rmse": posterior.evaluate(test)["rmse"],
             "means": {
                 name: mean_and_error(posterior.trace[name][0, kept]) for name in names

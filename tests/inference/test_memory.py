@@ -1,5 +1,6 @@
 """Bytes told before the start, against what is then held."""
 
+import dataclasses
 import re
 
 import jax
@@ -11,6 +12,8 @@ from im3f_jax import api
 from im3f_jax.data.layout import CPU_BLOCKS, GPU_BLOCKS, BlockSizes, lay_out
 from im3f_jax.inference.devices import device_memory, machine_memory
 from im3f_jax.inference.memory import (
+    FEWEST,
+    blocks_within,
     estimate_draw_bytes,
     estimate_memory,
     expected_sizes,
@@ -58,6 +61,25 @@ def test_what_grows_with_the_chains_and_what_does_not():
     same = {name for name in one if four[name] == one[name]}
     assert same == {"ratings", "blocks"}
     assert all(four[name] == 4 * one[name] for name in one.keys() - same - {"total"})
+
+
+def test_blocks_are_cut_to_a_device():
+    # 3 x 4 bytes x 65,536 rows x 128^2 are 12.9 GB: more than an eighth of 80 GB.
+    assert blocks_within(GPU_BLOCKS, 40, 80 * 10**9) == GPU_BLOCKS
+    assert blocks_within(GPU_BLOCKS, 128, None) == GPU_BLOCKS
+    assert blocks_within(GPU_BLOCKS, 128, 80 * 10**9).rows == GPU_BLOCKS.rows // 2
+    # A group's ratings take 0.4 GB, and 2,048 rows as much.
+    small = blocks_within(GPU_BLOCKS, 128, 8 * 10**9)
+    assert small == dataclasses.replace(GPU_BLOCKS, rows=2048)
+    least = blocks_within(GPU_BLOCKS, 128, 1)
+    assert (least.rows, least.group) == (FEWEST, FEWEST)
+    # The estimate follows: what is cut is what the factor block would take.
+    spec = dataclasses.replace(fits.posterior("IM3F").spec, latent_dim=128)
+    work = [
+        estimate_memory(spec, expected_sizes(200_000, 20_000, 10**6, sizes))
+        for sizes in (GPU_BLOCKS, small)
+    ]
+    assert work[0]["factor work"] > 10**9 > work[1]["factor work"]
 
 
 @pytest.mark.parametrize(

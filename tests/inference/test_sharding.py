@@ -286,6 +286,12 @@ def test_a_fit_on_devices():
     assert four["again"]  # the same draws, bit for bit
     for found in (one, four):
         assert found["predicts"] < 1e-4  # what is kept predicts as the sweeps did
+    # One bit of one device is found, and named.
+    variance, factors, prior = four["differ"]
+    assert variance == ["rating_variance"]
+    assert factors == ["item_factors"]
+    fields = ("topic_mean", "topic_mean_variance", "variance")
+    assert prior == [f"item_bias_prior.{field}" for field in fields]
     # The same distribution: means over the kept draws, with their errors.
     for name, (mean, error) in one["means"].items():
         other, other_error = four["means"][name]
