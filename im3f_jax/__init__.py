@@ -36,6 +36,9 @@ _PUBLIC = {
     "Gamma": "im3f_jax.model.scalars",
     "NormalWishart": "im3f_jax.model.factor_prior",
     "CRF": "im3f_jax.model.topic_prior",
+    "HDP": "im3f_jax.model.topic_prior",
+    "FiniteDirichlet": "im3f_jax.model.topic_prior",
+    "NoTopics": "im3f_jax.model.topic_prior",
     "IsotropicNormal": "im3f_jax.model.factor_prior",
     "MultiplicativeGamma": "im3f_jax.model.factor_prior",
     "TopicNormal": "im3f_jax.model.bias_prior",
@@ -62,6 +65,8 @@ _PUBLIC = {
     "load": "im3f_jax.posterior.storage",
     "compare": "im3f_jax.posterior.compare",
     "cross_validate": "im3f_jax.posterior.compare",
+    # what JAX runs on
+    "device_report": "im3f_jax.inference.devices",
     # errors and warnings
     "InputError": "im3f_jax.errors",
     "SamplingError": "im3f_jax.errors",

@@ -1,6 +1,8 @@
 """The presets of the family, and `fit`."""
 
 import dataclasses
+import functools
+import inspect
 import logging
 import math
 import platform
@@ -9,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -17,11 +19,12 @@ import numpy as np
 from im3f_jax.data.layout import RatingLayout, lay_out
 from im3f_jax.data.persons import check_pairs, of_persons
 from im3f_jax.data.ratings import Ratings
+from im3f_jax.data.seen import SeenItems
 from im3f_jax.data.shards import Shards, lay_out_shards
 from im3f_jax.data.times import TimeColumns, TimeScale
 from im3f_jax.errors import Im3fWarning, InputError
 from im3f_jax.gibbs.sweep_info import effective_dimension
-from im3f_jax.gibbs.topic_room import start_room
+from im3f_jax.gibbs.topic_room import kept_topic_dtypes, start_room
 from im3f_jax.inference.devices import (
     block_sizes,
     describe_device,
@@ -98,9 +101,18 @@ MAX_TOPICS = 64
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Model(ModelSpec):
-    """A `ModelSpec` that can be fitted; made by `IM3F` and its like."""
+    """A `ModelSpec` that can be fitted; made by `IM3F` and its like.
+
+    It never changes, fitted or not, and `repr` gives Python that makes an equal one:
+    the call of the preset, with what was given there.
+    """
+
+    _call: ClassVar[str | None] = None  # of the preset; None where none made it
+
+    def __repr__(self) -> str:
+        return self._call or super().__repr__()
 
     def fit(
         self,
@@ -118,7 +130,7 @@ class Model(ModelSpec):
         device: Any = "auto",
         devices: Any = None,
         progress: bool = True,
-        store: str = "all",
+        store: str = "factors",
         track_train: bool = True,
         memory_limit: int | None = None,
         callback: Callable[[int, float, dict], Any] | None = None,
@@ -160,8 +172,11 @@ class Model(ModelSpec):
         progress
             Show a progress bar: sweeps/s, running test RMSE, topics in use.
         store
-            "all" keeps the vectors of every kept draw on the host, so that any pair can
-            be predicted; "summary" keeps the mean predictions of `train` and `test`.
+            What is kept on the host. "factors": the vectors of every kept draw, so that
+            any pair can be predicted; "all": the topics of the training ratings in
+            every kept draw too (`Posterior.coassignment`), 1 to 4 bytes a rating and
+            side; "summary": the mean predictions of `train` and `test` only. The size
+            is logged before the start.
         track_train
             Average the predictions of the training ratings too.
         memory_limit
@@ -257,6 +272,9 @@ class Model(ModelSpec):
                 *given, blocks, times=times, unordered=is_unordered(self)
             )
             place = np.arange(len(train))
+        # Of each training rating, in the caller's order, on the device or devices.
+        rating_place = np.empty(len(train), np.int64)
+        rating_place[order] = place
         pairs = _test_pairs(test, user_row, item_row, layout.chunk, scale)
         test_place = np.arange(0 if test is None else len(test))
         if shards is not None:
@@ -276,18 +294,21 @@ class Model(ModelSpec):
                     "another: its chains run 'sequential'."
                 )
             at_once = False
-        keeps = store == "all" and self.estimate == "posterior"
+        keeps = store != "summary" and self.estimate == "posterior"
+        keeps_topics = store == "all" and bool(kept_topic_dtypes(spec))
+        num_topics_kept = len(train) if keeps_topics else 0
         num_kept = num_chains * (num_samples // thinning) if keeps else 0
         lengths = num_warmup, num_samples, num_chains, thinning, start_topics
         settings = repr((spec, lengths, seed, init, store, track_train))
         with all_or_none(mesh, (user, item, train.rating), settings):
             if keeps:
                 _check_host_memory(
-                    estimate_draw_bytes(spec, num_users, num_items),
+                    estimate_draw_bytes(spec, num_users, num_items, num_topics_kept),
                     num_chains,
                     num_samples,
                     thinning,
                     memory_limit,
+                    keeps_topics,
                 )
             _check_device_memory(
                 spec,
@@ -296,7 +317,7 @@ class Model(ModelSpec):
                 len(pairs.rating) // len(every),
                 num_chains if at_once else 1,
                 num_kept if chosen.platform == "cpu" else 0,
-                (num_users, num_items),
+                (num_users, num_items, num_topics_kept),
                 every,
                 described,
             )
@@ -331,6 +352,7 @@ class Model(ModelSpec):
                         progress=bar,
                         callback=callback,
                         placement=placement,
+                        topics_at=rating_place if keeps_topics else None,
                     )
         if result.spec is not None:
             spec = with_room_of(spec, result.spec)
@@ -338,8 +360,7 @@ class Model(ModelSpec):
             num_warmup, num_samples, thinning = 0, 1, 1
         train_predictions = None
         if result.train_predictions is not None:
-            train_predictions = np.empty(len(train))
-            train_predictions[order] = result.train_predictions[place]
+            train_predictions = result.train_predictions[rating_place]
         posterior = Posterior(
             spec=spec,
             users=train.users,
@@ -362,6 +383,13 @@ class Model(ModelSpec):
             train_predictions=train_predictions,
             partial=result.partial,
             time_scale=scale,
+            seen=SeenItems.of(
+                train.user,
+                train.item,
+                train.num_users,
+                train.num_items,
+                is_unordered(self),
+            ),
         )
         if train_predictions is not None:
             posterior._fitted.append((train, train_predictions))
@@ -372,6 +400,29 @@ class Model(ModelSpec):
         return posterior
 
 
+def _preset(function: Callable[..., Model]) -> Callable[..., Model]:
+    """Let a preset note its call in the model, for `repr`."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def make(*args, **settings):
+        model = function(*args, **settings)
+        given = signature.bind(*args, **settings).arguments.items()
+        said = ", ".join(f"{name}={_python(value)}" for name, value in given)
+        # No field: what is made of this model by other means is no longer this call.
+        object.__setattr__(model, "_call", f"{function.__name__}({said})")
+        return model
+
+    return make
+
+
+def _python(value) -> str:
+    """Write a setting as Python that gives it; infinity has no literal."""
+    infinite = isinstance(value, float) and math.isinf(value)
+    return f"float('{value}')" if infinite else repr(value)
+
+
+@_preset
 def BPMF(
     latent_dim: int = 10,
     *,
@@ -413,6 +464,7 @@ def BPMF(
     )
 
 
+@_preset
 def PMF(
     latent_dim: int = 10,
     *,
@@ -461,6 +513,7 @@ def PMF(
     return model
 
 
+@_preset
 def M3F(
     user_topics: int = 2,
     item_topics: int = 1,
@@ -527,6 +580,7 @@ def M3F(
     )
 
 
+@_preset
 def M3F_TIF(
     user_topics: int = 2,
     item_topics: int = 2,
@@ -596,6 +650,7 @@ def M3F_TIF(
     )
 
 
+@_preset
 def SeparateDP(
     latent_dim: int = 10,
     *,
@@ -660,6 +715,7 @@ def SeparateDP(
     )
 
 
+@_preset
 def IM3F(
     latent_dim: int = 10,
     *,
@@ -786,6 +842,7 @@ def IM3F(
     )
 
 
+@_preset
 def ReciprocalIM3F(
     latent_dim: int = 10,
     *,
@@ -1038,7 +1095,7 @@ def _check_run(
     for name, value, choices in (
         ("init", init, ("map", "prior")),
         ("chain_method", chain_method, ("auto", "sequential", "vectorized")),
-        ("store", store, ("all", "summary")),
+        ("store", store, ("summary", "factors", "all")),
     ):
         if value not in choices:
             raise InputError(f"{name} is {value!r}, but must be one of {choices}.")
@@ -1121,7 +1178,7 @@ def _check_device_memory(
     num_test: int,
     num_chains: int,
     num_kept: int,
-    sizes: tuple[int, int],
+    sizes: tuple[int, int, int],
     devices: list[jax.Device],
     described: str,
 ) -> None:
@@ -1151,7 +1208,12 @@ def _check_device_memory(
 
 
 def _check_host_memory(
-    draw: int, num_chains: int, num_samples: int, thinning: int, limit: int | None
+    draw: int,
+    num_chains: int,
+    num_samples: int,
+    thinning: int,
+    limit: int | None,
+    keeps_topics: bool,
 ) -> None:
     if limit is None:
         limit = machine_memory() // 2
@@ -1163,6 +1225,8 @@ def _check_host_memory(
     advice = (
         f"thinning={num_samples // (fits + 1) + 1} fits" if fits else "no thinning fits"
     )
+    if keeps_topics:
+        advice += "; store='factors' leaves out the topics of the ratings"
     raise InputError(
         f"The kept draws would take {format_bytes(needed)} of host memory, more than "
         f"the limit of {format_bytes(limit)}: {advice}; store='summary' keeps only the "

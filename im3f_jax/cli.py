@@ -1,4 +1,4 @@
-"""The command line: ``im3f fit``, ``predict``, ``dblp`` and ``demo``.
+"""The command line: ``im3f fit``, ``predict``, ``recommend`` and the others.
 
 The words are those of the Python interface. Results go to files and to standard
 output, what is said about the run to standard error. Exit codes: 0 done, 1 the run
@@ -32,6 +32,8 @@ METRICS = "metrics.json"
 TRACE = "trace.csv"
 MODEL = "model.npz"
 
+_USER_WORDS = "user", "userid"
+_ITEM_WORDS = "item", "itemid", "movie", "movieid"
 _SAMPLE = "sampled"
 _ROWS_AT_ONCE = 1 << 18  # of a table that is written, so that a long one takes no room
 
@@ -196,6 +198,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_fit(commands)
     _add_predict(commands)
+    _add_recommend(commands)
+    _add_similar(commands)
     _add_dblp(commands)
     _add_demo(commands)
     return parser
@@ -360,9 +364,7 @@ def _add_predict(commands) -> None:
         "pairs is kept, and a column `prediction` added. A model that depends on time "
         "reads a column `timestamp`, where there is one; else it leaves the time out.",
     )
-    parser.add_argument(
-        "model", metavar="DIR", help="what im3f fit wrote: its folder, or the file"
-    )
+    _add_model(parser)
     parser.add_argument(
         "pairs", metavar="PAIRS.csv", help="CSV whose header names user and item"
     )
@@ -374,6 +376,102 @@ def _add_predict(commands) -> None:
         help="what to do about ids that the model has never seen (default: raise)",
     )
     _add_clip(parser)
+
+
+def _add_recommend(commands) -> None:
+    parser = _add_command(
+        commands,
+        "recommend",
+        _recommend,
+        "name the items that users would rate highest",
+        "Recommend items: those of highest expected rating, the mean over the kept "
+        "draws, that the user has no training rating of. A row a recommendation: user, "
+        "rank, item, mean, and the standard deviation of the mean over draws.",
+    )
+    _add_model(parser)
+    users = parser.add_mutually_exclusive_group(required=True)
+    users.add_argument(
+        "--user", nargs="+", action="extend", metavar="ID", help="one user, or several"
+    )
+    users.add_argument(
+        "--users-file", metavar="FILE.csv", help="CSV whose header names user"
+    )
+    users.add_argument("--all", action="store_true", help="all users of the model")
+    parser.add_argument(
+        "--include-seen",
+        action="store_true",
+        help="recommend what the user has rated, too",
+    )
+    parser.add_argument(
+        "--rank-by",
+        choices=["mean", "lower", "upper"],
+        default="mean",
+        help="lower: by a bound that the mean lies above with probability --level; "
+        "upper: below (default: mean)",
+    )
+    parser.add_argument(
+        "--level", type=float, metavar="X", default=0.9, help="default: 0.9"
+    )
+    parser.add_argument(
+        "--unknown",
+        choices=["raise", "prior"],
+        default="raise",
+        help="prior: give users that the model has never seen the list of a new user "
+        "(default: raise)",
+    )
+    parser.add_argument(
+        "--time",
+        type=float,
+        metavar="X",
+        help="when, in the unit of the training timestamps, for a model that depends "
+        "on time (default: leave the time out)",
+    )
+    _add_list(parser)
+
+
+def _add_similar(commands) -> None:
+    parser = _add_command(
+        commands,
+        "similar",
+        _similar,
+        "name the items, or the users, that are most like one",
+        "Name the items whose predictions go with those of one item: the correlation "
+        "over users in each draw, its mean and standard deviation over draws.",
+    )
+    _add_model(parser)
+    parser.add_argument("id", metavar="ID", help="an item, or with --users a user")
+    parser.add_argument(
+        "--users", action="store_true", help="users that are like a user"
+    )
+    _add_list(parser)
+
+
+def _add_model(parser) -> None:
+    parser.add_argument(
+        "model", metavar="DIR", help="what im3f fit wrote: its folder, or the file"
+    )
+
+
+def _add_list(parser) -> None:
+    parser.add_argument(
+        "-n", type=int, default=10, metavar="N", help="length of a list (default: 10)"
+    )
+    parser.add_argument(
+        "--titles",
+        metavar="NAME",
+        help="add titles of items: of a data set by its name or path, as im3f fit "
+        "takes them, or a file u.item, movies.dat, movies.csv, or a CSV whose header "
+        "names item and title",
+    )
+    parser.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="folder of data sets to look into first for titles",
+    )
+    parser.add_argument("--out", metavar="FILE", help="default: standard output")
+    parser.add_argument(
+        "--json", action="store_true", help="a JSON object a row instead of CSV"
+    )
 
 
 def _add_dblp(commands) -> None:
@@ -849,9 +947,10 @@ def _summary(metrics: dict) -> str:
 
 
 def _predict(arguments: argparse.Namespace) -> int:
-    path = Path(arguments.model)
-    posterior = im3f_jax.load(path / MODEL if path.is_dir() else path)
-    frame, user, item = _read_pairs(arguments.pairs)
+    posterior = _load(arguments.model)
+    frame = _read_text(arguments.pairs)
+    user = _id_column(frame, arguments.pairs, _USER_WORDS)
+    item = _id_column(frame, arguments.pairs, _ITEM_WORDS)
     times = None
     if posterior.time_scale is not None:
         times = _read_times(frame, arguments.pairs)
@@ -866,24 +965,30 @@ def _predict(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _read_pairs(path: str):
-    """Read a CSV as text, and the names of its user and item columns."""
+def _load(name: str):
+    path = Path(name)
+    return im3f_jax.load(path / MODEL if path.is_dir() else path)
+
+
+def _read_text(path: str):
+    """Read a CSV as text."""
     import pandas as pd
 
     try:
-        frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+        return pd.read_csv(path, dtype=str, keep_default_na=False)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeError) as error:
         raise InputError(f"{path}: {error}") from None
-    columns = []
-    for words in (("user", "userid"), ("item", "itemid", "movie", "movieid")):
-        found = [name for name in frame if _letters(name) in words]
-        if len(found) != 1:
-            raise InputError(
-                f"{path}: its first line must name one column {words[0]}; it names "
-                f"{', '.join(map(str, frame))}"
-            )
-        columns += found
-    return frame, *columns
+
+
+def _id_column(frame, path: str, words: tuple[str, ...]) -> str:
+    """Find the one column of that name."""
+    found = [name for name in frame if _letters(name) in words]
+    if len(found) != 1:
+        raise InputError(
+            f"{path}: its first line must name one column {words[0]}; it names "
+            f"{', '.join(map(str, frame))}"
+        )
+    return found[0]
 
 
 def _read_times(frame, path: str) -> np.ndarray | None:
@@ -934,6 +1039,98 @@ def _as_known(column, index) -> np.ndarray:
             )
         ids[place] = values[0]
     return ids[codes]
+
+
+# --- im3f recommend, im3f similar ---------------------------------------------------
+
+
+def _recommend(arguments: argparse.Namespace) -> int:
+    import pandas as pd
+
+    posterior = _load(arguments.model)
+    users = None
+    if not arguments.all:
+        texts = pd.Series(arguments.user, dtype=object)
+        if arguments.users_file is not None:
+            frame = _read_text(arguments.users_file)
+            texts = frame[_id_column(frame, arguments.users_file, _USER_WORDS)]
+        users = _as_known(texts, posterior.users)
+    titled = _titled(arguments, posterior)
+    if posterior.time_scale is not None and arguments.time is None:
+        print(
+            "im3f: no --time is given: what depends on time is left out",
+            file=sys.stderr,
+        )
+    frames = posterior.recommend_in_blocks(
+        users,
+        arguments.n,
+        exclude_seen=not arguments.include_seen,
+        rank_by=arguments.rank_by,
+        level=arguments.level,
+        unknown=arguments.unknown,
+        times=arguments.time,
+    )
+    _write_frames(map(titled, frames), arguments.out, arguments.json)
+    return 0
+
+
+def _similar(arguments: argparse.Namespace) -> int:
+    import pandas as pd
+
+    posterior = _load(arguments.model)
+    index = posterior.users if arguments.users else posterior.items
+    similar = posterior.similar_users if arguments.users else posterior.similar_items
+    (one,) = _as_known(pd.Series([arguments.id], dtype=object), index)
+    titled = _titled(arguments, posterior)
+    _write_frames([titled(similar(one, arguments.n))], arguments.out, arguments.json)
+    return 0
+
+
+def _titled(arguments: argparse.Namespace, posterior):
+    """Give the function that adds titles to a frame with a column of items."""
+    if arguments.titles is None:
+        return lambda frame: frame
+    titles = im3f_jax.load_titles(
+        arguments.titles, data_dir=arguments.data_dir, progress=False
+    )
+    # By what is written: a column of ids is text in one file and numbers in another.
+    known = dict(zip(map(str, titles.index), titles["title"], strict=True))
+    if not any(str(item) in known for item in posterior.items.ids.tolist()):
+        raise InputError(
+            f"{arguments.titles} has titles of other items: none of the model's "
+            f"{len(posterior.items)} is among its {len(titles)}"
+        )
+
+    def add(frame):
+        if "item" in frame:
+            found = [known.get(str(item), "") for item in frame["item"].tolist()]
+            frame.insert(frame.columns.get_loc("item") + 1, "title", found)
+        return frame
+
+    return add
+
+
+def _write_frames(frames, out: str | None, as_json: bool) -> None:
+    """Write frames one after the other; a file is there as a whole or not at all."""
+    if out is None:
+        _write_each(frames, sys.stdout, as_json)
+        return
+    temporary = Path(out + ".partial")
+    try:
+        with open(temporary, "w", encoding="utf-8", newline="") as file:
+            _write_each(frames, file, as_json)
+        os.replace(temporary, out)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write_each(frames, file, as_json: bool) -> None:
+    for number, frame in enumerate(frames):
+        if not as_json:
+            frame.to_csv(file, index=False, header=number == 0, lineterminator="\n")
+        elif len(frame):
+            shape = {"orient": "records", "lines": True, "force_ascii": False}
+            frame.to_json(file, double_precision=15, **shape)
 
 
 # --- im3f dblp --------------------------------------------------------------------

@@ -27,6 +27,7 @@ __all__ = [
     "grid",
     "kept_sweeps",
     "posterior",
+    "residual_rmse",
     "same",
 ]
 
@@ -96,6 +97,30 @@ def same(first, second):
         np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
     if first.draws is not None and second.draws is not None:
         jax.tree.map(np.testing.assert_array_equal, first.draws, second.draws)
+
+
+def residual_rmse(posterior, train):
+    """Return the RMSE about each rating's mean given its topics, (chain, draw).
+
+    From what a fit with store="all" kept: only with every topic at its own rating is it
+    what the sweeps themselves reported.
+    """
+    draws, spec = posterior.draws, posterior.spec
+    user, item = posterior.user_row[train.user], posterior.item_row[train.item]
+    row, dim = np.arange(len(train)), spec.latent_dim
+    found = np.empty(draws.global_bias.shape)
+    for place in np.ndindex(found.shape):
+        users, items = (
+            draws.user_features[place][user],
+            draws.item_features[place][item],
+        )
+        mean = draws.global_bias[place] + np.sum(
+            users[:, :dim] * items[:, :dim], axis=1
+        )
+        mean = mean + users[row, dim + draws.item_topic[place]]
+        mean = mean + items[row, dim + spec.num_item_topics + draws.user_topic[place]]
+        found[place] = np.sqrt(np.mean((train.rating - mean) ** 2))
+    return found
 
 
 def with_ratings(ratings, values):

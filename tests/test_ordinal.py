@@ -13,6 +13,8 @@ from im3f_jax.gibbs.sweep import gibbs_sweep
 from im3f_jax.inference.run import run_chunk
 from im3f_jax.posterior.score import TOPICS, level_probabilities, log_score
 from tests import fits
+from tests.posterior.test_explain import check_parts
+from tests.posterior.test_recommend import check_against_all_pairs, seen_by_id
 from tests.posterior.test_score import ITEM, USER, random_draws
 
 pytestmark = pytest.mark.relaxed  # fits start by optax
@@ -83,6 +85,21 @@ def test_predictions_are_the_levels_by_their_probabilities(name):
     # Nearer the ratings than the mean is.
     known = fitted.is_known(users, items)
     assert np.std(error[known]) < 0.95 * np.std(test.rating[known])
+
+
+def test_levels_expected_rank_the_recommendations():
+    fitted = posterior()
+    few = [0, fits.COLD_USER, 59]
+    seen = seen_by_id(fitted)
+    check_against_all_pairs(fitted, seen, n=6, users=few)
+    check_against_all_pairs(fitted, seen, n=6, users=few, rank_by="upper")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parts_are_those_of_the_latent_mean(name):
+    parts = ["global bias", "factors", "user bias", "item bias"]
+    pairs = [(0, 0), (fits.COLD_USER, 7)]
+    check_parts(posterior(name), pairs, parts[: 2 if name == "BPMF" else 4])
 
 
 def test_evaluate_gives_the_log_probability_of_the_level():

@@ -15,6 +15,8 @@ from im3f_jax.model.prior import prior_rows
 from im3f_jax.model.spec import resolve, validate
 from im3f_jax.posterior.prior_check import prior_check
 from tests import fits
+from tests.posterior.test_explain import check_parts
+from tests.posterior.test_recommend import check_against_all_pairs
 
 pytestmark = pytest.mark.relaxed
 
@@ -162,6 +164,33 @@ def test_a_summary_predicts_its_pairs_in_either_order(tmp_path):
     for each in (found, im3f.load(tmp_path / "fit.npz")):
         for pair in ((test.user_ids, test.item_ids), (test.item_ids, test.user_ids)):
             np.testing.assert_array_equal(each.predict(*pair), found.test_predictions)
+
+
+@every_kind
+def test_persons_are_recommended_and_never_to_themselves(directed):
+    found, train = posterior(directed), parts(directed)[0]
+    pairs = set(zip(train.user_ids.tolist(), train.item_ids.tolist(), strict=True))
+    if not directed:
+        pairs |= {(q, p) for p, q in pairs}
+    oneself = {(p, p) for p in found.users.ids}
+    some = found.users.ids[[3, 0, 59]]
+    check_against_all_pairs(found, pairs | oneself, n=PERSONS, users=some)
+    everyone = {"n": PERSONS, "users": some, "exclude_seen": False}
+    check_against_all_pairs(found, oneself, **everyone)
+    new = found.recommend("new", PERSONS, unknown="prior")
+    assert sorted(new["item"]) == sorted(found.users.ids)
+
+
+@every_kind
+def test_parts_of_a_prediction_sum_to_it(directed):
+    found = posterior(directed)
+    names = ["global bias", "factors", "user bias", "item bias"]
+    check_parts(found, [("p03", "p40"), ("p40", "p03")], names)
+    there, back = found.explain("p03", "p40"), found.explain("p40", "p03")
+    if not directed:  # what is the user's part one way is the item's the other way
+        assert there.parts.loc["user bias", "mean"] == pytest.approx(
+            back.parts.loc["item bias", "mean"], abs=1e-5
+        )
 
 
 @every_kind

@@ -10,6 +10,7 @@ import im3f_jax as im3f
 from im3f_jax.inference.memory import estimate_draw_bytes
 from im3f_jax.model.spec import validate
 from tests import fits
+from tests.posterior.test_explain import check_parts
 
 pytestmark = pytest.mark.relaxed
 
@@ -57,6 +58,12 @@ def test_a_saved_fit_is_the_same(tmp_path):
     again = im3f.load(tmp_path / "fit.npz")
     fits.same(posterior(), again)
     assert again.spec.own_topics
+
+
+@pytest.mark.parametrize("noise", [False, True])
+def test_parts_of_a_prediction_sum_to_it(noise):
+    names = ["global bias", "factors", "user bias", "item bias"]
+    check_parts(posterior(noise), [(0, 0), (30, 7), (fits.COLD_USER, 8)], names)
 
 
 def test_precisions_are_read_off_the_right_columns():

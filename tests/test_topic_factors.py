@@ -13,6 +13,7 @@ from im3f_jax.gibbs.init import init_state
 from im3f_jax.inference.memory import estimate_draw_bytes
 from im3f_jax.model.spec import resolve, validate
 from tests import fits, tiny
+from tests.posterior.test_explain import check_parts
 
 pytestmark = pytest.mark.relaxed
 
@@ -52,6 +53,22 @@ def test_biases_are_the_same_under_every_topic():
         np.testing.assert_allclose(bias, bias[..., :1] + 0 * bias, atol=1e-6)
         assert np.std(bias[..., 0]) > 0.05
     assert np.ptp(posterior().trace["user_shared_bias_variance"]) > 0
+
+
+def test_parts_of_a_prediction_sum_to_it():
+    names = ["global bias", "factors", "user bias", "item bias", "topic factors"]
+    check_parts(posterior(), [(0, 0), (30, 7), (fits.COLD_USER, 8)], names)
+    found = posterior().explain(30, 7)
+    listed = found.topic_factors["contribution"]
+    assert listed.index.names == ["context", "mood"] and len(listed) == 3 * 2
+    # The product of the weighted vectors, once more from the draw.
+    draws, spec = posterior().draws, posterior().spec
+    user, item = (x[found.draw] for x in (draws.user_features, draws.item_features))
+    user, item = user[posterior().user_row[30]], item[posterior().item_row[7]]
+    start = spec.latent_dim + 3 + 2
+    for n, value in enumerate(listed):
+        place = slice(start + 2 * n, start + 2 * n + 2)
+        assert value == pytest.approx(float(user[place] @ item[place]), abs=1e-6)
 
 
 def test_a_saved_fit_is_the_same(tmp_path):

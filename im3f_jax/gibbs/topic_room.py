@@ -20,13 +20,14 @@ import math
 from dataclasses import replace
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from im3f_jax.gibbs.state import BiasPriorState, State, TopicWeights
 from im3f_jax.model.reciprocal import is_reciprocal
 from im3f_jax.model.spec import ModelSpec, has_franchise
 from im3f_jax.model.topic_factors import TopicFactors
-from im3f_jax.model.topic_prior import CRF, HDP, stored_topics
+from im3f_jax.model.topic_prior import CRF, HDP, NoTopics, stored_topics
 
 __all__ = [
     "LEAST_ROOM",
@@ -34,6 +35,7 @@ __all__ = [
     "double_room",
     "enlarge",
     "finds_room",
+    "kept_topic_dtypes",
     "largest_empty_first",
     "log_reach",
     "needs_room",
@@ -73,6 +75,21 @@ def topic_dtype(spec: ModelSpec) -> jnp.dtype:
     most = max(spec.num_user_topics, spec.num_item_topics)
     wide = is_reciprocal(spec) or has_franchise(spec) or most > jnp.iinfo("int16").max
     return jnp.dtype("int32" if wide else "int16")
+
+
+def kept_topic_dtypes(spec: ModelSpec) -> dict[str, np.dtype]:
+    """Integers that hold kept topics of ratings, of each side that has topics.
+
+    The least that counts up to the truncation; a `CRF` has none.
+    """
+    found = {}
+    for side in ("user", "item"):
+        prior = getattr(spec, f"{side}_topic_prior")
+        if not isinstance(prior, NoTopics):
+            most = 2**31 if isinstance(prior, CRF) else prior.num_topics
+            fits = (t for t in ("int8", "int16") if most <= np.iinfo(t).max + 1)
+            found[side] = np.dtype(next(fits, "int32"))
+    return found
 
 
 def with_topics_as(state: State, dtype) -> State:

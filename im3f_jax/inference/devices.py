@@ -1,20 +1,29 @@
 """Which device a fit runs on, said aloud."""
 
+import logging
 import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 
 import jax
+import jaxlib
 
 from im3f_jax.data.layout import CPU_BLOCKS, GPU_BLOCKS, BlockSizes
 from im3f_jax.errors import InputError
 from im3f_jax.inference.memory import blocks_within
 
 __all__ = [
+    "DeviceReport",
     "block_sizes",
     "choose_device",
     "describe_device",
     "device_memory",
+    "device_report",
     "machine_memory",
 ]
+
+logger = logging.getLogger(__name__)
 
 
 def choose_device(device: "str | jax.Device") -> jax.Device:
@@ -33,7 +42,11 @@ def choose_device(device: "str | jax.Device") -> jax.Device:
     if isinstance(device, jax.Device):
         return device
     if device == "auto":
-        return jax.local_devices()[0]
+        found = jax.local_devices()[0]
+        if found.platform == "cpu" and not jax.config.jax_platforms:
+            for sentence in _why_no_gpu():
+                logger.warning("%s", sentence)
+        return found
     if device not in ("cpu", "gpu"):
         raise InputError(f"device is {device!r}, but must be 'auto', 'cpu' or 'gpu'.")
     try:
@@ -72,3 +85,95 @@ def device_memory(device: jax.Device) -> int | None:
 def machine_memory() -> int:
     """Bytes of this machine's memory, whoever uses them."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+@dataclass(frozen=True, repr=False)
+class DeviceReport:
+    """What JAX runs on here; printed, it is a text.
+
+    Attributes
+    ----------
+    jax_version, jaxlib_version
+        Installed versions.
+    default
+        Platform and kind of the device that `device="auto"` takes.
+    devices
+        Platform and kind of each device of this process, and the bytes that JAX may
+        take there, None where the device does not tell.
+    x64
+        Whether JAX computes in float64 where asked; a fit's floats are float32.
+    nvidia_gpus
+        NVIDIA GPUs that the driver of this machine shows, whether JAX uses them or not.
+    advice
+        What may not be as wanted, a sentence each.
+    """
+
+    jax_version: str
+    jaxlib_version: str
+    default: str
+    devices: list[tuple[str, int | None]]
+    x64: bool
+    nvidia_gpus: list[str]
+    advice: list[str]
+
+    def __repr__(self) -> str:
+        rows = [
+            f"JAX {self.jax_version}, jaxlib {self.jaxlib_version}, "
+            f"x64 {'on' if self.x64 else 'off'}",
+            f"runs on: {self.default}",
+        ]
+        for name, memory in self.devices:
+            size = "" if memory is None else f", {memory / 1e9:.3g} GB"
+            rows.append(f"device: {name}{size}")
+        rows += [f"NVIDIA GPU: {name}" for name in self.nvidia_gpus]
+        return "\n".join([*rows, *self.advice])
+
+
+def device_report() -> DeviceReport:
+    """Tell which devices JAX sees, and why it runs where it does.
+
+    Starts JAX's backends, which on a GPU takes memory; changes no setting.
+
+    Examples
+    --------
+    >>> print(im3f.device_report())
+    """
+    found = jax.local_devices()
+    default = found[0]
+    if default.platform != "cpu" and not jax.config.jax_platforms:
+        found = [*found, *jax.local_devices(backend="cpu")]
+    return DeviceReport(
+        jax_version=jax.__version__,
+        jaxlib_version=jaxlib.__version__,
+        default=describe_device(default),
+        devices=[(describe_device(one), device_memory(one)) for one in found],
+        x64=bool(jax.config.jax_enable_x64),
+        nvidia_gpus=_nvidia_gpus(),
+        advice=_why_no_gpu() if default.platform == "cpu" else [],
+    )
+
+
+def _nvidia_gpus() -> list[str]:
+    """Name the NVIDIA GPUs that the driver shows (on Linux), without CUDA."""
+    names = []
+    for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        lines = (line.partition(":") for line in path.read_text().splitlines())
+        named = [value.strip() for key, _, value in lines if key == "Model"]
+        names += named or [path.parent.name]
+    return names or [str(x) for x in sorted(Path("/dev").glob("nvidia[0-9]*"))]
+
+
+def _why_no_gpu() -> list[str]:
+    """Say why JAX, which runs on the CPU, leaves an NVIDIA GPU unused; [] without."""
+    if not _nvidia_gpus():
+        return []
+    platforms, visible = jax.config.jax_platforms, "CUDA_VISIBLE_DEVICES"
+    if platforms:
+        why = f"JAX was told to use {platforms!r} only (JAX_PLATFORMS)."
+    elif os.environ.get(visible, "0") in ("", "-1"):
+        why = f"{visible} hides it."
+    elif not any(find_spec(f"jax_cuda{number}_plugin") for number in (12, 13)):
+        why = "JAX has no CUDA: install the extra cuda13 of im3f-jax, or cuda12."
+    else:
+        why = "CUDA finds none: look at its driver, by nvidia-smi."
+    return [f"JAX runs on the CPU although there is an NVIDIA GPU: {why}"]

@@ -39,6 +39,7 @@ __all__ = [
     "largest_weights",
     "mixture_of_pairs",
     "noise_of_pairs",
+    "parts_of_product",
     "precisions_of_features",
     "prediction_features",
 ]
@@ -277,6 +278,47 @@ def mixture_of_pairs(
         w = w[item[:, None], user_topic[user]][:, None]
         mean = mean + jnp.sum(v * w, axis=-1)
     return mean, weight
+
+
+def parts_of_product(user: Array, item: Array, spec: ModelSpec) -> dict[str, Array]:
+    """Take the inner product of a pair's vectors apart.
+
+    Parameters
+    ----------
+    user, item
+        Vectors of one pair in draws, shape (..., F).
+    spec
+        For the places.
+
+    Returns
+    -------
+    dict
+        "factors", a_u . b_j, shape (...). "user_bias" and "item_weight", c_u and
+        theta_M[j], shape (..., item topics); "item_bias" and "user_weight", d_j and
+        theta_U[u], shape (..., user topics). Where topics are the rows' own, these are
+        the weights theta_M[u] and theta_U[j]. With topic factors "topic_factors",
+        theta_M[j, k] theta_U[u, i] v_u[k] . w_j[i], shape (..., item topics, user
+        topics).
+    """
+    dim = spec.latent_dim
+    (start_u, start_i), (weight_u, weight_i) = _places(spec)
+    of_user_topics, of_item_topics = weight_sides(spec, user, item)
+    contexts, moods = spec.num_item_topics, spec.num_user_topics
+    parts = {
+        "factors": (user[..., :dim] * item[..., :dim]).sum(-1),
+        "user_bias": user[..., start_i : start_i + contexts],
+        "item_weight": of_item_topics[..., weight_i : weight_i + contexts],
+        "item_bias": item[..., start_u : start_u + moods],
+        "user_weight": of_user_topics[..., weight_u : weight_u + moods],
+    }
+    shape = _product_shape(spec)
+    if shape[2]:
+        start = dim + contexts + moods
+        place = slice(start, start + math.prod(shape))
+        products = user[..., place] * item[..., place]
+        products = products.reshape(*products.shape[:-1], *shape)
+        parts["topic_factors"] = products.sum(-1)
+    return parts
 
 
 def precisions_of_features(users: Array, items: Array) -> tuple[Array, Array]:

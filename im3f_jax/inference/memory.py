@@ -12,7 +12,7 @@ from im3f_jax.data.layout import (
 )
 from im3f_jax.errors import InputError
 from im3f_jax.gibbs.table_topics import table_room
-from im3f_jax.gibbs.topic_room import can_grow, topic_dtype
+from im3f_jax.gibbs.topic_room import can_grow, kept_topic_dtypes, topic_dtype
 from im3f_jax.inference.features import feature_width
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.noise import GammaNoise
@@ -282,16 +282,21 @@ def _time_cells(spec: ModelSpec, users: int, items: int) -> int:
     return items * bins + users * isinstance(spec.user_time, TimeDrift)
 
 
-def estimate_draw_bytes(spec: ModelSpec, num_users: int, num_items: int) -> int:
+def estimate_draw_bytes(
+    spec: ModelSpec, num_users: int, num_items: int, num_ratings: int = 0
+) -> int:
     """Bytes of one kept draw on the host: float32 vectors of all users and items.
 
     4 (num_users + num_items + 2) (latent_dim + item topics + user topics, with topic
     factors item topics x user topics x dim more, and 2 more where the noise differs
-    between users or items), and what depends on time.
+    between users or items), and what depends on time. To that the topics of so many
+    ratings, where they are kept: 1 byte a rating and side up to 128 topics, then 2
+    (4 in a `CRF`).
     """
     width = feature_width(spec)
     timed = _time_cells(spec, num_users + 1, num_items + 1)
-    return 4 * ((num_users + num_items + 2) * width + timed)
+    topics = num_ratings * sum(x.itemsize for x in kept_topic_dtypes(spec).values())
+    return 4 * ((num_users + num_items + 2) * width + timed) + topics
 
 
 def check_device_memory(

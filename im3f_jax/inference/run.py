@@ -29,6 +29,7 @@ from im3f_jax.gibbs.topic_room import (
     double_room,
     enlarge,
     finds_room,
+    kept_topic_dtypes,
     overflow_of,
     start_room,
 )
@@ -138,6 +139,10 @@ class Draws(NamedTuple):
     # Where the model reads times, else None; 0 in the row of a new one:
     item_time: np.ndarray | None = None  # (chain, draw, num_items + 1, bins)
     user_drift: np.ndarray | None = None  # (chain, draw, num_users + 1)
+    # Topics of the training ratings in the caller's order, where they were asked for
+    # and a side has topics, else None; integers, (chain, draw, N):
+    user_topic: np.ndarray | None = None
+    item_topic: np.ndarray | None = None
 
 
 @dataclass
@@ -382,6 +387,7 @@ def run(
     progress: Callable[[int], Any] | None = None,
     callback: Callable[[int, float, dict], Any] | None = None,
     placement: Placement | None = None,
+    topics_at: np.ndarray | None = None,
 ) -> RunResult:
     """Run chains of Gibbs sweeps.
 
@@ -417,6 +423,9 @@ def run(
         Called as callback(sweep, elapsed, metrics) after each chunk.
     placement
         Devices that share every chain, and where users are in their shards.
+    topics_at
+        Keep the topics of the ratings too: the place of each on the device, in the
+        order in which they are to be kept, shape (N,).
 
     Raises
     ------
@@ -434,7 +443,7 @@ def run(
     draws = None
     if keep_draws:
         sizes = _sizes(data, placement)
-        draws = _empty_draws(spec, *sizes, num_chains, num_kept)
+        draws = _empty_draws(spec, *sizes, num_chains, num_kept, topics_at)
     interrupted = False
     for group in groups:
         loop = _Loop(
@@ -450,6 +459,7 @@ def run(
             start_topics,
             first_chain=len(results),
             placement=placement,
+            topics_at=topics_at,
         )
         results += loop.run(group, init, track_train, seconds)
         spec, draws = loop.spec, loop.draws
@@ -570,7 +580,12 @@ def _sizes(data: RatingLayout, placement: Placement | None) -> tuple[int, int]:
 
 
 def _empty_draws(
-    spec: ModelSpec, num_users: int, num_items: int, num_chains: int, num_kept: int
+    spec: ModelSpec,
+    num_users: int,
+    num_items: int,
+    num_chains: int,
+    num_kept: int,
+    topics_at: np.ndarray | None,
 ) -> Draws:
     """Room on the host for all kept draws, once; memory that nothing fills is free."""
     width = feature_width(spec)
@@ -582,6 +597,11 @@ def _empty_draws(
         item_time = np.empty((*shape, items, bins), np.float32)
     if isinstance(spec.user_time, TimeDrift):
         user_drift = np.empty((*shape, users), np.float32)
+    topics = {
+        f"{side}_topic": np.empty((*shape, len(topics_at)), dtype)
+        for side, dtype in kept_topic_dtypes(spec).items()
+        if topics_at is not None
+    }
     return Draws(
         user_features=np.empty((*shape, users, width), np.float32),
         item_features=np.empty((*shape, items, width), np.float32),
@@ -590,6 +610,7 @@ def _empty_draws(
         cut_points=np.empty((*shape, _num_cut_points(spec))),
         item_time=item_time,
         user_drift=user_drift,
+        **topics,
     )
 
 
@@ -624,6 +645,7 @@ class _Loop:
     start_topics: int
     first_chain: int
     placement: Placement | None = None
+    topics_at: np.ndarray | None = None
     interrupted: bool = False
     filled: tuple[int, int] = (0, 0)  # chains of this group, and draws kept of each
 
@@ -860,6 +882,14 @@ class _Loop:
         bias, variance, cut_points, time = fetch(
             (state.global_bias, state.rating_variance, state.cut_points, state.time)
         )
+        topics = [
+            (kept, np.asarray(fetch(topic))[..., self.topics_at])
+            for kept, topic in (
+                (self.draws.user_topic, state.user_topic_of_rating),
+                (self.draws.item_topic, state.item_topic_of_rating),
+            )
+            if kept is not None
+        ]
         for c in range(num_chains):
             of, place = (c,) if many else (), (self.first_chain + c, draw)
             for kept, values in zip(self.draws[:2], (users, items), strict=True):
@@ -873,6 +903,8 @@ class _Loop:
             ):
                 if kept is not None:
                     kept[place] = values[of][: kept.shape[2]]
+            for kept, values in topics:
+                kept[place] = values[of]
 
     def _report(
         self, chains: list[_Chain], count: int, sweep: int, elapsed: float

@@ -5,6 +5,7 @@ them. A spec's numbers are array leaves (changing them compiles nothing), its si
 are static.
 """
 
+import copy
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
@@ -51,7 +52,7 @@ __all__ = [
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ModelSpec:
     """A member of the family.
 
@@ -114,6 +115,30 @@ class ModelSpec:
     global_bias: float | None = None
     estimate: str = field(default="posterior", metadata={"static": True})
 
+    def __repr__(self) -> str:
+        shown = []
+        for each in dataclasses.fields(self):
+            value = repr(getattr(self, each.name))
+            if value != repr(each.default):
+                shown.append(f"{each.name}={value}")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def get_params(self, deep: bool = True) -> dict:
+        """Give the settings by name, as scikit-learn's estimators do.
+
+        There is no `set_params`: a spec never changes. `dataclasses.replace` makes
+        another, with other settings.
+
+        Parameters
+        ----------
+        deep
+            Give the settings of the components too, as "likelihood__variance".
+        """
+        return _settings(self, deep)
+
+    def __sklearn_clone__(self) -> "ModelSpec":
+        return copy.copy(self)
+
     @property
     def num_user_topics(self) -> int:
         """Number of user topics that the arrays have columns for; 0 without."""
@@ -123,6 +148,17 @@ class ModelSpec:
     def num_item_topics(self) -> int:
         """Number of item topics that the arrays have columns for; 0 without."""
         return stored_topics(self.item_topic_prior)
+
+
+def _settings(spec, deep: bool) -> dict:
+    """Fields of a spec or a component, as they are; those of its components too."""
+    found = {}
+    for each in dataclasses.fields(spec):
+        found[each.name] = value = getattr(spec, each.name)
+        if deep and dataclasses.is_dataclass(value):
+            inner = _settings(value, deep).items()
+            found |= {f"{each.name}__{name}": one for name, one in inner}
+    return found
 
 
 def has_franchise(spec: ModelSpec) -> bool:

@@ -1,7 +1,9 @@
 """What a fit gives: draws, traces, predictions, scores."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,6 +11,7 @@ import pandas as pd
 from im3f_jax.data.ids import IdIndex
 from im3f_jax.data.persons import in_order
 from im3f_jax.data.ratings import Ratings, timestamp_array
+from im3f_jax.data.seen import SeenItems
 from im3f_jax.data.times import TimeColumns, TimeScale
 from im3f_jax.errors import InputError
 from im3f_jax.inference.features import precisions_of_features
@@ -23,8 +26,11 @@ from im3f_jax.model.time_effects import (
     reads_times,
     times_of,
 )
-from im3f_jax.posterior import predict
+from im3f_jax.model.topic_prior import NoTopics
+from im3f_jax.posterior import predict, recommend
+from im3f_jax.posterior.explain import Explanation, explain, nearest_draw
 from im3f_jax.posterior.score import level_probabilities, log_score
+from im3f_jax.posterior.similar import similar_rows
 
 __all__ = ["Posterior"]
 
@@ -45,7 +51,8 @@ class Posterior:
         Row of each id's vectors in the draws, shape (num ids,); ids without a training
         rating ("cold") share the last row, that of a new user or item.
     draws
-        Kept draws, or None after a fit with store="summary".
+        Kept draws, or None after a fit with store="summary"; with the topics of the
+        training ratings after one with store="all".
     trace
         Label-free scalars of every sweep, each of shape (chain, sweep).
     test_predictions, train_predictions
@@ -63,6 +70,9 @@ class Posterior:
         How it was run; `partial` after an interrupt.
     time_scale
         Bins of time and users' mean times, where the model reads times.
+    seen
+        What each user of the index has a training rating of; None in files of versions
+        before it was kept.
     """
 
     spec: ModelSpec
@@ -85,6 +95,7 @@ class Posterior:
     train_predictions: np.ndarray | None = None
     partial: bool = False
     time_scale: TimeScale | None = None
+    seen: SeenItems | None = None
     _fitted: list[tuple[Ratings, np.ndarray]] = field(default_factory=list)
 
     def __repr__(self) -> str:
@@ -187,8 +198,8 @@ class Posterior:
             )
         if self.draws is None:
             raise InputError(
-                "This fit kept no draws (store='summary'): fit with store='all' to get "
-                "precisions."
+                "This fit kept no draws (store='summary'): fit with store='factors' to "
+                "get precisions."
             )
         of_user, of_item = precisions_of_features(
             self.draws.user_features, self.draws.item_features
@@ -240,13 +251,34 @@ class Posterior:
             )
         if self.draws is None:
             raise InputError(
-                "This fit kept no draws (store='summary'): fit with store='all' to get "
-                "what depends on time."
+                "This fit kept no draws (store='summary'): fit with store='factors' to "
+                "get what depends on time."
             )
         name = "item_time" if side == "item" else "user_drift"
         mean = np.mean(getattr(self.draws, name), axis=(0, 1), dtype=np.float64)
         mean[-1] = np.nan  # the row of those without a training rating
         return mean[getattr(self, f"{side}_row")][: len(getattr(self, f"{side}s"))]
+
+    @cached_property
+    def representative_draw(self) -> tuple[int, int]:
+        """The kept draw whose predictions are nearest their mean over draws.
+
+        (chain, kept draw), from 0: for what may not be averaged, since labels of topics
+        switch. By the mean square distance over a few thousand pairs, spread over the
+        trained users and items, of the means without what depends on time (under the
+        ordinal likelihood, of latent means).
+
+        Raises
+        ------
+        InputError
+            Where no draws were kept.
+        """
+        if self.draws is None:
+            raise InputError(
+                "This fit kept no draws (store='summary'): fit with store='factors' to "
+                "get a representative one."
+            )
+        return nearest_draw(self.draws)
 
     def predict(
         self,
@@ -341,8 +373,8 @@ class Posterior:
         """
         if self.draws is None:
             raise InputError(
-                "This fit kept no draws (store='summary'): fit with store='all' to get "
-                "probabilities."
+                "This fit kept no draws (store='summary'): fit with store='factors' to "
+                "get probabilities."
             )
         if not self.is_discrete:
             raise InputError(
@@ -412,6 +444,186 @@ class Posterior:
             self._rows(item, self.item_row) < self._num_items
         )
 
+    def recommend(
+        self,
+        users: Iterable | Any | None = None,
+        n: int = 10,
+        *,
+        items: Iterable | None = None,
+        exclude_seen: bool = True,
+        rank_by: str = "mean",
+        level: float = 0.9,
+        unknown: str = "raise",
+        times: Any | None = None,
+    ) -> pd.DataFrame:
+        """Give each user the n items of highest expected rating.
+
+        The mean over kept draws of each draw's mean, as `predict` gives it; under the
+        ordinal likelihood the expected level. Of equal items the one that comes first
+        in the index comes first. Blocks of users meet blocks of items; all pairs are
+        never held at once. An ordinal model is asked pair by pair, which takes far
+        longer than the products of a Gaussian one.
+
+        Parameters
+        ----------
+        users
+            One id, or several; None is every user of the index. Without a training
+            rating one gets the list that the prior gives a new user.
+        n
+            Items a user, fewer where no more are left.
+        items
+            Ids to choose from. None: all items with a training rating (of the others
+            the prior expects the same; they are recommended where they are named).
+        exclude_seen
+            Leave out what the user has a training rating of. Of a reciprocal model
+            nobody is recommended to themselves, whatever this is.
+        rank_by
+            "mean", or a bound of the mean: "lower" for items that are safe, "upper" for
+            those worth a try. The bounds are mean -/+ z std_of_mean, with z the normal
+            quantile at `level`; a second pass over the draws.
+        level
+            Probability by the posterior (taken for normal) that the mean lies on the
+            far side of the bound, from 0.5 to below 1.
+        unknown
+            "raise", or "prior": users that are not in the index get the list of a new
+            user.
+        times
+            One time, or one for each user, as in `predict`.
+
+        Returns
+        -------
+        DataFrame
+            A row a recommendation, users in the order asked for: `user` and `item` (the
+            caller's ids and dtypes), `rank` from 1, `mean` and its standard deviation
+            over draws `std_of_mean`, rating scale, and the bound `lower` or `upper`
+            where it ranks.
+
+        Raises
+        ------
+        InputError
+            For an unknown id, a setting without meaning, times of a model that reads
+            none, a fit with store="summary", and `exclude_seen` of a file that does not
+            hold who rated what.
+        """
+        blocks = self.recommend_in_blocks(
+            users,
+            n,
+            items=items,
+            exclude_seen=exclude_seen,
+            rank_by=rank_by,
+            level=level,
+            unknown=unknown,
+            times=times,
+        )
+        return pd.concat(list(blocks), ignore_index=True)
+
+    def recommend_in_blocks(
+        self,
+        users: Iterable | Any | None = None,
+        n: int = 10,
+        *,
+        items: Iterable | None = None,
+        exclude_seen: bool = True,
+        rank_by: str = "mean",
+        level: float = 0.9,
+        unknown: str = "raise",
+        times: Any | None = None,
+    ) -> Iterator[pd.DataFrame]:
+        """Yield what `recommend` returns, some thousands of users at a time.
+
+        For lists that are written on, so that those of all users need not be held.
+        Parameters, columns and errors are those of `recommend`.
+        """
+        return recommend.recommend(
+            self,
+            users,
+            n,
+            items=items,
+            exclude_seen=exclude_seen,
+            rank_by=rank_by,
+            level=level,
+            unknown=unknown,
+            times=times,
+        )
+
+    def similar_items(self, item: Any, n: int = 10) -> pd.DataFrame:
+        """Give the n items whose predictions go with those of one item.
+
+        The correlation over the trained users of the predictions for the two items, in
+        each draw, then the mean over draws: y_j' S y_k / sqrt(y_j' S y_j y_k' S y_k),
+        where a draw predicts chi_0 + x_u . y_j and the x_u have covariance S. It does
+        not depend on labels or on the rotation of factors. Under the ordinal likelihood
+        predictions of the latent rating; what depends on time is left out.
+
+        Parameters
+        ----------
+        item
+            An id with a training rating.
+        n
+            Items at most; those with a training rating, not `item` itself.
+
+        Returns
+        -------
+        DataFrame
+            `rank` from 1, `item` (the caller's ids), `similarity` from -1 to 1, and its
+            standard deviation over draws `std`.
+
+        Raises
+        ------
+        InputError
+            For an id that is unknown or has no training rating, an n below 1, and a fit
+            with store="summary".
+        """
+        return similar_rows(self, "item", item, n)
+
+    def similar_users(self, user: Any, n: int = 10) -> pd.DataFrame:
+        """Give the n users whose predictions go with those of one user.
+
+        As `similar_items`, the sides exchanged: over the trained items.
+        """
+        return similar_rows(self, "user", user, n)
+
+    def explain(
+        self,
+        user: Any,
+        item: Any,
+        *,
+        time: Any | None = None,
+        draw: tuple[int, int] | None = None,
+        unknown: str = "raise",
+    ) -> Explanation:
+        """Take a prediction apart.
+
+        chi_0, a_u . b_j, the user's biases under the item's contexts, sum_k
+        theta_M[j, k] c_u[k], the item's under the user's moods, sum_i theta_U[u, i]
+        d_j[i], and what topic factors and time add: a mean over draws of each, which
+        sum to what `predict` says (under the ordinal likelihood: to the mean of the
+        latent rating). And topic by topic, in one draw.
+
+        Parameters
+        ----------
+        user, item
+            Ids of one pair.
+        time
+            Of the pair, as in `predict`.
+        draw
+            (chain, kept draw), from 0, whose topics to list; None is
+            `representative_draw`.
+        unknown
+            "raise", or "prior" for ids that are not in the index.
+
+        Returns
+        -------
+        Explanation
+            Its frames are `parts`, `contexts` and `moods`; its repr is to be read.
+
+        Raises
+        ------
+        InputError
+            As `predict`; for a draw that is not there, and a fit with store="summary".
+        """
+        return explain(self, user, item, time=time, draw=draw, unknown=unknown)
+
     def evaluate(
         self,
         test: Ratings,
@@ -479,6 +691,115 @@ class Posterior:
         if pointwise:
             result["squared_errors"] = error**2
         return result
+
+    def coassignment(self, rows: Iterable, side: str = "user") -> np.ndarray:
+        """Posterior probability that two training ratings share a topic.
+
+        The share of kept draws, of all chains, in which they have the same topic. It
+        does not depend on the names of topics, which differ from draw to draw.
+
+        Parameters
+        ----------
+        rows
+            Positions in the training ratings given to `fit`, from 0, shape (n,).
+        side
+            "user" for user topics (moods), "item" for item topics (contexts).
+
+        Returns
+        -------
+        ndarray
+            Symmetric, with 1 on the diagonal, shape (n, n).
+
+        Raises
+        ------
+        InputError
+            Where the topics were not kept (they are with store="all"), the side has
+            none, each row has topics of its own, or a position is none.
+        """
+        if side not in ("user", "item"):
+            raise InputError(f"side is {side!r}, but must be 'user' or 'item'.")
+        if isinstance(getattr(self.spec, f"{side}_topic_prior"), NoTopics):
+            raise InputError(f"This model has no {side} topics.")
+        if self.spec.own_topics:
+            raise InputError(
+                "Each row has topics of its own in this model: no two rows share one."
+            )
+        topics = getattr(self.draws, f"{side}_topic", None)
+        if topics is None:
+            raise InputError(
+                "This fit kept no topics of its ratings: fit with store='all'."
+            )
+        rows, count = np.asarray(rows), topics.shape[-1]
+        if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+            raise InputError("rows must be whole numbers, in one dimension.")
+        rows = rows.astype(np.int64)
+        outside = rows[(rows < 0) | (rows >= count)]
+        if len(outside):
+            raise InputError(
+                f"Row {outside[0]} is none of the {count} training ratings, which "
+                "count from 0."
+            )
+        number = topics.shape[0] * topics.shape[1]
+        total = np.zeros((len(rows), len(rows)), np.int32)
+        for topic in topics[..., rows].reshape(number, len(rows)):
+            total += topic[:, None] == topic
+        return total / number
+
+    def to_arviz(self, *, log_likelihood: Ratings | None = None, warmup: bool = False):
+        """Give label-free scalars of the kept draws to ArviZ.
+
+        What does not depend on the names of topics or the directions of factors, in
+        ArviZ's groups, with dimensions (chain, draw) whatever the number of chains:
+
+        posterior
+            Variances, concentrations, numbers of topics and the like, under the names
+            of `trace`; cut points of the ordinal likelihood.
+        sample_stats
+            "lp", the log joint density (nats, up to a constant), and the root mean
+            squared errors of `trace`.
+        constant_data
+            What of these has one value in all kept draws, as a variance that is fixed:
+            a diagnostic would divide by 0. With chi_0, "global_bias".
+        warmup_posterior, warmup_sample_stats
+            The same of every sweep before, on request.
+        observed_data, log_likelihood
+            Of ratings, on request; "rating" has the dimension "row", with the ids as
+            its coordinates "user" and "item".
+
+        Attributes tell versions, seed, device and lengths. `az.summary`,
+        `az.plot_trace` and, on the training ratings' log likelihood, `az.loo` take it,
+        and its `to_netcdf` writes a file that `az.from_netcdf` reads.
+
+        Parameters
+        ----------
+        log_likelihood
+            Ratings whose log density (nats) to give in every kept draw, topics summed
+            out; under the ordinal likelihood their log probability. It is what the
+            model was fitted by, as leave-one-out needs: `evaluate` instead scores the
+            levels of a discrete scale. For `az.loo` the training ratings.
+        warmup
+            Give the groups of the warm-up.
+
+        Returns
+        -------
+        xarray.DataTree
+            An `arviz.InferenceData` where the ArviZ installed is older than 1.0, whose
+            functions take no tree.
+
+        Raises
+        ------
+        InputError
+            Where ArviZ is not installed (the extra "arviz"); for the log likelihood
+            where no draws were kept, and as `evaluate`, or beyond half of the machine's
+            memory.
+        """
+        try:
+            from im3f_jax.posterior.arviz import to_arviz
+        except ModuleNotFoundError as error:
+            raise InputError(
+                f"to_arviz needs {error.name}: install the extra arviz of im3f-jax."
+            ) from None
+        return to_arviz(self, log_likelihood, warmup)
 
     def trace_frame(self) -> pd.DataFrame:
         """Return the trace as a frame: chain, sweep, phase, kept, a column a scalar."""
@@ -567,8 +888,8 @@ class Posterior:
             )
         if per_draw:
             raise InputError(
-                "This fit kept no draws (store='summary'): fit with store='all' to get "
-                "each draw's predictions."
+                "This fit kept no draws (store='summary'): fit with store='factors' to "
+                "get each draw's predictions."
             )
         return self._summary_predictions(user, item, times)
 
@@ -598,8 +919,8 @@ class Posterior:
         if missing.any():
             raise InputError(
                 f"{int(missing.sum())} of {len(user)} pairs were not given to this "
-                "fit, which kept no draws (store='summary'): fit with store='all' to "
-                "predict any pair."
+                "fit, which kept no draws (store='summary'): fit with store='factors' "
+                "to predict any pair."
             )
         return values
 

@@ -12,7 +12,7 @@ from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.spec import ModelSpec
 from im3f_jax.posterior.score import pad_pairs, pad_times, time_of_pairs
 
-__all__ = ["predict_draws", "predict_mean"]
+__all__ = ["each_draw", "predict_draws", "predict_mean"]
 
 # Numbers that one step gathers: 64 MB of float32 a side.
 GATHERED = 1 << 24
@@ -32,7 +32,7 @@ def predict_mean(
     """
     total = np.zeros(len(user_row))
     count = 0
-    for prediction in _each_draw(draws, spec, user_row, item_row, times):
+    for prediction in each_draw(draws, spec, user_row, item_row, times):
         total += prediction
         count += 1
     return total / count
@@ -47,17 +47,18 @@ def predict_draws(
 ) -> np.ndarray:
     """Mean of each pair's rating in each kept draw, shape (chain, draw, n)."""
     chains, kept = draws.global_bias.shape
-    values = np.stack(list(_each_draw(draws, spec, user_row, item_row, times)))
+    values = np.stack(list(each_draw(draws, spec, user_row, item_row, times)))
     return values.reshape(chains, kept, len(user_row))
 
 
-def _each_draw(
+def each_draw(
     draws: Draws,
     spec: ModelSpec,
     user_row: np.ndarray,
     item_row: np.ndarray,
     times: TimeColumns | None,
 ):
+    """Yield the means of pairs' ratings in one kept draw after the other, (n,)."""
     if isinstance(spec.likelihood, Ordinal):
         yield from _each_ordinal_draw(draws, spec, user_row, item_row, times)
         return

@@ -1,5 +1,6 @@
 """Held-out log probability of ratings, from kept draws."""
 
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ __all__ = [
     "LevelProbabilities",
     "LogScore",
     "level_probabilities",
+    "log_likelihood",
     "log_score",
     "midpoints",
     "pad_pairs",
@@ -37,7 +39,7 @@ CHUNK = 4096
 class LogScore(NamedTuple):
     """Log score of each rating, and the weight of the topics that were left out."""
 
-    log_score: np.ndarray  # nats a rating, shape (n,)
+    log_score: np.ndarray  # nats a rating, shape (n,), or (chain, draw, n)
     dropped: float  # mean over ratings and draws
 
 
@@ -101,6 +103,52 @@ def log_score(
     times
         Of the ratings, where the model reads them.
     """
+    total, dropped, number = None, 0.0, 0
+    given = draws, spec, user_row, item_row, rating, levels, times
+    for value, lost in _score_draws(*given):
+        dropped += lost
+        total = value if total is None else np.logaddexp(total, value)
+        number += 1
+    return LogScore(total - np.log(number), dropped / number)
+
+
+def log_likelihood(
+    draws: Draws,
+    spec: ModelSpec,
+    user_row: np.ndarray,
+    item_row: np.ndarray,
+    rating: np.ndarray,
+    times: TimeColumns | None = None,
+) -> LogScore:
+    """Log density of each rating in each kept draw, its topics summed out, nats.
+
+    Of the model's own likelihood: the density under the Gaussian, the probability of
+    the level under the ordinal one. Over the topics of largest weight, as in
+    `log_score`; what the others would add is left out.
+
+    Parameters
+    ----------
+    draws, spec, user_row, item_row, rating, times
+        As in `log_score`.
+
+    Returns
+    -------
+    LogScore
+        Its `log_score` float32, shape (chain, draw, n).
+    """
+    chains, kept = draws.global_bias.shape
+    found, dropped = np.empty((chains * kept, len(rating)), np.float32), 0.0
+    given = draws, spec, user_row, item_row, rating, None, times
+    for place, (value, lost) in zip(found, _score_draws(*given), strict=True):
+        place[:] = value
+        dropped += lost
+    return LogScore(found.reshape(chains, kept, -1), dropped / len(found))
+
+
+def _score_draws(
+    draws: Draws, spec: ModelSpec, user_row, item_row, rating, levels, times
+) -> Iterator[tuple[np.ndarray, float]]:
+    """Log score of the ratings in one draw after the other, and the weight left out."""
     count = len(rating)
     pairs = pad_pairs(user_row, item_row)
 
@@ -115,7 +163,6 @@ def log_score(
         low = high = cut(rating)
     else:
         low, high = map(cut, midpoints(np.asarray(levels), rating))
-    total, dropped, number = None, 0.0, 0
     for chain in range(draws.global_bias.shape[0]):
         for s in range(draws.global_bias.shape[1]):
             if ordinal:
@@ -133,10 +180,7 @@ def log_score(
                 density=levels is None,
             )
             value = np.asarray(value, np.float64).reshape(-1)[:count]
-            dropped += float(np.mean(np.asarray(lost).reshape(-1)[:count]))
-            total = value if total is None else np.logaddexp(total, value)
-            number += 1
-    return LogScore(total - np.log(number), dropped / number)
+            yield value, float(np.mean(np.asarray(lost).reshape(-1)[:count]))
 
 
 def level_probabilities(

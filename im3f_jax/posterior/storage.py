@@ -10,6 +10,7 @@ import numpy as np
 
 from im3f_jax.data.ids import IdIndex
 from im3f_jax.data.ratings import Ratings
+from im3f_jax.data.seen import SeenItems
 from im3f_jax.data.times import TimeScale
 from im3f_jax.errors import InputError
 from im3f_jax.inference.run import Draws
@@ -100,6 +101,9 @@ def save(posterior: Posterior, path: str | os.PathLike) -> None:
     if posterior.time_scale is not None:
         scale = vars(posterior.time_scale)
         arrays |= {f"time_scale.{name}": value for name, value in scale.items()}
+    if posterior.seen is not None:
+        seen = posterior.seen._asdict()
+        arrays |= {f"seen.{name}": values for name, values in seen.items()}
     for name in ("test_predictions", "train_predictions"):
         if getattr(posterior, name) is not None:
             arrays[name] = getattr(posterior, name)
@@ -176,6 +180,7 @@ def _restore(header: dict, arrays: dict[str, np.ndarray]) -> Posterior:
     scale = group("time_scale.")
     if scale:
         scale = TimeScale(**scale | {"scale": float(scale["scale"])})
+    seen = group("seen.")
     return Posterior(
         spec=spec_from_json(header["spec"]),
         users=users,
@@ -188,6 +193,7 @@ def _restore(header: dict, arrays: dict[str, np.ndarray]) -> Posterior:
         test_predictions=arrays.get("test_predictions"),
         train_predictions=arrays.get("train_predictions"),
         time_scale=scale or None,
+        seen=SeenItems(**seen) if seen else None,
         _fitted=fitted,
         **header["facts"],
     )

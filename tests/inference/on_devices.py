@@ -9,6 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import im3f_jax as im3f
 from im3f_jax.inference import run, sharding
+from tests.fits import residual_rmse
 
 NUM_WARMUP, NUM_SAMPLES = 100, 400
 
@@ -31,6 +32,7 @@ def fit(train, test, number, num_samples=NUM_SAMPLES):
         progress=False,
         devices=number,
         device="cpu",
+        store="all",
     )
 
 
@@ -82,6 +84,11 @@ def main():
             "again": bool(same),
             "predicts": float(gap.max()),
             "differ": found_to_differ(*seen[0]) if number > 1 else [],
+            "topics": float(
+                np.abs(
+                    residual_rmse(posterior, train) - posterior._kept("residual_rmse")
+                ).max()
+            ),
             "rmse": posterior.evaluate(test)["rmse"],
             "means": {
                 name: mean_and_error(posterior.trace[name][0, kept]) for name in names

@@ -31,6 +31,7 @@ def test_a_fit_finds_the_room_that_it_needs(
         thinning=1,
         num_chains=2,
         chain_method=chain_method,
+        store="all",
     )
     stored = [
         p.stored for p in (found.spec.user_topic_prior, found.spec.item_topic_prior)
@@ -46,6 +47,11 @@ def test_a_fit_finds_the_room_that_it_needs(
     np.testing.assert_allclose(
         found.predict(test.user_ids, test.item_ids), found.test_predictions, rtol=1e-4
     )
+    train, _ = fits.data()
+    topics = found.draws.item_topic
+    assert topics.shape == (2, 24, len(train)) and not np.array_equal(*topics)
+    residual = fits.residual_rmse(found, train)
+    np.testing.assert_allclose(residual, found.trace["residual_rmse"], rtol=1e-5)
     assert np.isfinite(found.evaluate(test)["log_score"])
     found.save(tmp_path / "fit.npz")
     assert im3f.load(tmp_path / "fit.npz").spec == found.spec

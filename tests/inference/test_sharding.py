@@ -286,6 +286,7 @@ def test_a_fit_on_devices():
     assert four["again"]  # the same draws, bit for bit
     for found in (one, four):
         assert found["predicts"] < 1e-4  # what is kept predicts as the sweeps did
+        assert found["topics"] < 1e-5  # and topics are those of the caller's ratings
     # One bit of one device is found, and named.
     variance, factors, prior = four["differ"]
     assert variance == ["rating_variance"]

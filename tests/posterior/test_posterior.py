@@ -8,6 +8,8 @@ import pytest
 
 import im3f_jax as im3f
 from tests import fits
+from tests.posterior.test_explain import check_parts
+from tests.posterior.test_recommend import check_against_all_pairs, seen_by_id
 
 pytestmark = pytest.mark.relaxed
 
@@ -244,9 +246,9 @@ def test_a_summary_predicts_the_pairs_given_and_says_so():
     user, item = next(pair for pair in zip(*fits.grid(train), strict=True)
                       if pair not in seen)  # fmt: skip
     for pairs in (([user], [item]), ([user, test.user[0]], [item, test.item[0]])):
-        with pytest.raises(im3f.InputError, match="1 of .* pairs .*store='all'"):
+        with pytest.raises(im3f.InputError, match="1 of .* pairs .*store='factors'"):
             summary.predict(*pairs)
-    with pytest.raises(im3f.InputError, match="kept no draws.*store='all'"):
+    with pytest.raises(im3f.InputError, match="kept no draws.*store='factors'"):
         summary.predict(test.user_ids, test.item_ids, per_draw=True)
 
 
@@ -310,6 +312,23 @@ def test_the_posterior_says_what_it_is():
     low = dataclasses.replace(fits.posterior("M3F"))
     low.trace = {**low.trace, "num_user_topics": np.arange(19)[None]}
     assert "user_topics=9..17" in repr(low)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_fit_recommends_what_was_not_rated_in_training(name):
+    posterior, (train, _) = fits.posterior(name), fits.data()
+    pairs = set(zip(train.user_ids.tolist(), train.item_ids.tolist(), strict=True))
+    assert seen_by_id(posterior) == pairs
+    few = [0, fits.COLD_USER, 59, 30]
+    found = check_against_all_pairs(posterior, pairs, n=6, users=few)
+    assert fits.COLD_ITEM not in set(found["item"])
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_parts_of_a_prediction_sum_to_it(name):
+    parts = ["global bias", "factors", "user bias", "item bias"]
+    pairs = [(0, 0), (fits.COLD_USER, 7), (40, fits.COLD_ITEM)]
+    check_parts(fits.posterior(name), pairs, parts[: 2 if name == "BPMF" else 4])
 
 
 def test_how_it_was_run_is_kept():

@@ -56,8 +56,10 @@ def test_everything_comes_back(name, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["fit"]
     loaded = im3f.load(str(tmp_path / "fit"))
     fits.same(saved, loaded)
+    for first, second in zip(saved.seen, loaded.seen, strict=True):
+        np.testing.assert_array_equal(first, second, strict=True)
     for field in dataclasses.fields(saved):
-        if field.name in ("users", "items", "draws", "trace", "_fitted"):
+        if field.name in ("users", "items", "draws", "trace", "seen", "_fitted"):
             continue
         a, b = getattr(saved, field.name), getattr(loaded, field.name)
         assert np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b, field.name
