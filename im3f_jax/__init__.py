@@ -19,6 +19,7 @@ _PUBLIC = {
     "leave_one_out": "im3f_jax.data.splits",
     "random_split": "im3f_jax.data.splits",
     "split_by_rows": "im3f_jax.data.splits",
+    "time_split": "im3f_jax.data.splits",
     "planted_ratings": "im3f_jax.data.synthetic",
     # the model: presets, and what a spec is made of
     "BPMF": "im3f_jax.api",

@@ -862,14 +862,18 @@ def _split(ratings, arguments: argparse.Namespace):
 
 
 def _rows(path: str, key: str) -> np.ndarray:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            if key in arrays:
-                return arrays[key]
-            keys = ", ".join(arrays)
-    except (ValueError, EOFError, AttributeError, TypeError):  # text, pickle, .npy
-        raise InputError(f"{path} is no .npz file of plain arrays") from None
-    raise InputError(f"{path} has no array {key!r}; its arrays are {keys}")
+    from im3f_jax.data.sources import plain_arrays
+
+    with open(path, "rb") as file:
+        try:
+            arrays = plain_arrays(file)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+    if key not in arrays:
+        raise InputError(
+            f"{path} has no array {key!r}; its arrays are {', '.join(arrays)}"
+        )
+    return arrays[key]
 
 
 def _topics(posterior) -> dict:
@@ -951,6 +955,10 @@ def _predict(arguments: argparse.Namespace) -> int:
     frame = _read_text(arguments.pairs)
     user = _id_column(frame, arguments.pairs, _USER_WORDS)
     item = _id_column(frame, arguments.pairs, _ITEM_WORDS)
+    if "prediction" in frame:
+        raise InputError(
+            f"{arguments.pairs}: there is a column 'prediction' already; rename it"
+        )
     times = None
     if posterior.time_scale is not None:
         times = _read_times(frame, arguments.pairs)
@@ -974,10 +982,25 @@ def _read_text(path: str):
     """Read a CSV as text."""
     import pandas as pd
 
+    from im3f_jax.data.columns import PANDAS_2
+    from im3f_jax.data.sources import refuse_zero_characters
+
     try:
-        return pd.read_csv(path, dtype=str, keep_default_na=False)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeError) as error:
+        if PANDAS_2:  # it would end a field there
+            with open(path, "rb") as file:
+                refuse_zero_characters(file)
+        # The header is read as a row: pandas would rename what stands there twice, and
+        # where rows are longer than it, take the first column for no column.
+        frame = pd.read_csv(path, dtype=str, keep_default_na=False, header=None)
+    except (
+        InputError,
+        pd.errors.ParserError,
+        pd.errors.EmptyDataError,
+        UnicodeError,
+    ) as error:
         raise InputError(f"{path}: {error}") from None
+    frame.columns = frame.iloc[0].astype(str).tolist()
+    return frame.iloc[1:].reset_index(drop=True)
 
 
 def _id_column(frame, path: str, words: tuple[str, ...]) -> str:
@@ -1025,10 +1048,12 @@ def _as_known(column, index) -> np.ndarray:
     A file of text cannot tell 7 from "7"; what the model was trained on can. Text that
     is no known id stays text, and the look-up says what is wrong with it.
     """
+    from im3f_jax.data.columns import distinct
+
     known = {}
     for value in index.ids.tolist():
         known.setdefault(str(value), []).append(value)
-    codes, texts = column.factorize()
+    codes, texts = distinct(column.to_numpy())
     ids = np.empty(len(texts), dtype=object)
     for place, text in enumerate(texts):
         values = known.get(text, [text])

@@ -5,10 +5,22 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The inputs that hypothesis draws are the same at every run, and no example is stored.
+FUZZING = {"derandomize": True, "deadline": None, "database": None}
+settings.register_profile("quick", max_examples=25, **FUZZING)
+settings.register_profile("long", max_examples=1000, **FUZZING)
 
 # A third of the 65,530 that Linux allows a process unless told otherwise
 # (vm.max_map_count): the rest is room for the next file of tests.
 MAX_MAPPINGS = 20_000
+
+
+def pytest_configure(config):
+    """Draw few inputs where the slow tests are left out, else many."""
+    is_quick = "not slow" in config.getoption("markexpr")
+    settings.load_profile("quick" if is_quick else "long")
 
 
 def memory_mappings():

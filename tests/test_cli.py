@@ -1,8 +1,12 @@
 """The command line: what it writes, and what it says to a user's mistake."""
 
+import contextlib
+import csv
 import inspect
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +15,8 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import im3f_jax as im3f
 from im3f_jax import cli
@@ -347,13 +353,16 @@ def test_overwrite(ratings_file, tmp_path):
     assert read(tmp_path)[1]["model"] == "pmf"
 
 
-@pytest.mark.parametrize("kind", ["empty", "pickle", "one array"])
+@pytest.mark.parametrize("kind", ["empty", "pickle", "one array", "damaged"])
 def test_rows_that_are_no_rows(ratings_file, tmp_path, capsys, kind):
     path = tmp_path / "rows.npz"
     if kind == "empty":
         path.write_bytes(b"")
     elif kind == "pickle":
         np.savez(path, key=np.array([{}], dtype=object))
+    elif kind == "damaged":
+        np.savez(path, key=np.arange(3))
+        path.write_bytes(path.read_bytes()[:-9])
     else:
         np.save(tmp_path / "rows.npy", np.arange(3))
         path = tmp_path / "rows.npy"
@@ -370,6 +379,79 @@ def test_pairs_without_a_header(fitted, tmp_path, capsys):
     pairs.write_text("")
     assert main(["predict", str(fitted), str(pairs)]) == 2
     assert "pairs.csv" in one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("user,item\n000,7\n001\n", "unknown item: ''"),
+        # pandas would take the second column for the user
+        ("user,item\n9,000,7\n", "Expected 2 fields in line 2, saw 3"),
+        ("user,item\n000,7\n9,000,7\n", "Expected 2 fields in line 3, saw 3"),
+        ("user,user,item\n000,001,7\n", "one column user; it names user, user, item"),
+        ("user,item,prediction\n000,7,3\n", "a column 'prediction' already"),
+    ],
+)
+def test_pairs_that_are_not_what_they_seem(text, words, fitted, tmp_path, capsys):
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text(text)
+    assert main(["predict", str(fitted), str(pairs)]) == 2
+    assert re.search(words, one_line(capsys))
+
+
+CELLS = st.sampled_from(
+    ["000", "001", "7", "17", "", " 7", "x", 'a"b', "a,b", "é", "0"]
+)
+MESS = st.sampled_from([",", '"', "\n", "\r", "\0", "user", "1,2,3\n", "\ud8ff", " "])
+# names of the columns, and the places of user and item among them
+HEADERS = [(["user", "item", "note"], 0, 1), (["note", "movieId", "User ID"], 2, 1)]
+
+
+@pytest.fixture(scope="module")
+def loaded(fitted):
+    """Load once, for examples without number."""
+    return im3f.load(fitted / "model.npz")
+
+
+@given(
+    st.lists(st.lists(CELLS, min_size=3, max_size=3), max_size=4),
+    st.sampled_from(HEADERS),
+    st.lists(st.tuples(st.integers(0, 40), MESS), max_size=2),
+)
+def test_any_pairs_are_predicted_or_refused(
+    loaded, tmp_path_factory, rows, header, mess
+):
+    names, user, item = header
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([names, *rows])
+    content = text.getvalue()
+    for place, piece in mess:
+        content = content[:place] + piece + content[place:]
+    content = content.encode(errors="surrogatepass")
+    folder = tmp_path_factory.getbasetemp()
+    pairs, out = folder / "any pairs.csv", folder / "any predictions.csv"
+    pairs.write_bytes(content)
+    out.unlink(missing_ok=True)
+    shown = io.StringIO()
+    with contextlib.redirect_stderr(shown), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(im3f, "load", lambda path: loaded)
+        command = ["predict", "model.npz", str(pairs), "--out", str(out)]
+        code = main([*command, "--unknown", "nan"])
+    assert pairs.read_bytes() == content
+    if code:
+        assert code == 2 and mess and not out.exists()
+        assert shown.getvalue().startswith("im3f: ")
+        assert shown.getvalue().count("\n") == 1
+        return
+    assert shown.getvalue() == ""
+    written = list(csv.reader(io.StringIO(out.read_text(encoding="utf-8"), newline="")))
+    assert len(written) > 0 and written[0][-1] == "prediction"
+    if mess:
+        return
+    assert [row[:-1] for row in written] == [names, *rows]
+    for row in written[1:]:
+        is_known = row[user] in ("000", "001") and row[item] in ("7", "17")
+        assert bool(row[-1]) == is_known
 
 
 def test_a_folder_without_a_model(tmp_path, capsys):

@@ -4,7 +4,6 @@ import gzip
 import logging
 import operator
 import re
-import zipfile
 import zlib
 from array import array
 from collections import Counter
@@ -22,6 +21,7 @@ import numpy as np
 
 from im3f_jax.data.ids import IdIndex
 from im3f_jax.data.ratings import Ratings
+from im3f_jax.data.sources import plain_arrays
 from im3f_jax.errors import InputError
 
 __all__ = ["DblpReport", "load_dblp"]
@@ -382,12 +382,8 @@ def _column(places: np.ndarray, ids: np.ndarray, what: str):
 
 def _read_papers(path: Path, rules: _Rules, progress: bool):
     """Count pairs in papers.npz, and the names and venues beside it."""
-    try:
-        # Opened here: np.load leaves a file open that turns out to be no zip.
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in arrays.files if name in _ARRAYS}
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"not a file of plain arrays ({error})") from None
+    with open(path, "rb") as file:
+        found = plain_arrays(file, _ARRAYS)
     missing = [name for name in _ARRAYS if name not in found]
     if missing:
         raise InputError(f"has no array {', '.join(missing)}")

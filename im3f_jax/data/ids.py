@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from im3f_jax.data.columns import column_array, distinct, is_pandas, natural
 from im3f_jax.errors import InputError
 
 __all__ = ["IdIndex"]
@@ -67,13 +68,13 @@ class IdIndex:
             that it no longer tells neighbouring integers apart.
         """
         array = _id_array(values, label or f"{what} ids")
-        codes, _ = pd.factorize(_keys(array)[1])
+        codes, _ = distinct(_keys(array)[1])
         ids = array[~pd.Series(codes).duplicated()]  # where each code comes first
         try:
             order = np.argsort(ids, kind="stable")
         except TypeError:  # ids of types that have no common order
             order = np.arange(len(ids))
-        index = cls(ids[order], what, values.dtype if _is_pandas(values) else None)
+        index = cls(ids[order], what, values.dtype if is_pandas(values) else None)
         return index, np.argsort(order)[codes]
 
     def union(
@@ -110,7 +111,7 @@ class IdIndex:
             ids = np.concatenate([self.ids, other.ids])
         else:  # int64 and uint64 would make floats
             parts = [x.ids.astype(object) for x in (self, other)]
-            ids = _natural(np.concatenate(parts))
+            ids = natural(np.concatenate(parts))
         index, codes = IdIndex.from_values(ids, what)
         if self.dtype == other.dtype:
             index = IdIndex(index.ids, what, self.dtype)
@@ -187,9 +188,23 @@ class IdIndex:
 
     @classmethod
     def from_array(cls, array: np.ndarray, what: str = "id") -> "IdIndex":
-        """Restore the index that `to_array` stored."""
+        """Restore the index that `to_array` stored.
+
+        Raises
+        ------
+        InputError
+            For an array that holds no distinct ids.
+        """
+        label = f"stored {what} ids"
         if array.ndim == 0:
-            array = np.fromiter(loads(array.item()), dtype=object)
+            try:
+                values = loads(array.item())
+                array = np.fromiter(values, dtype=object)
+            except (TypeError, ValueError) as error:
+                raise InputError(f"{label}: cannot be read ({error})") from None
+        _, codes = cls.from_values(array, what, label)
+        if len(np.unique(codes)) < len(codes):
+            raise InputError(f"{label}: one is there twice")
         return cls(array, what)
 
     @cached_property
@@ -213,43 +228,20 @@ class IdIndex:
         return message
 
 
-def _is_pandas(values: Any) -> bool:
-    return isinstance(values, pd.Series | pd.Index | pd.api.extensions.ExtensionArray)
-
-
 def _id_array(values: Any, label: str) -> np.ndarray:
     """Values as a checked array of shape (n,), none of them merged or converted."""
     if pd.api.types.is_scalar(values):
         values = [values]
-    if _is_pandas(values):
-        missing, array = np.asarray(values.isna()), values.to_numpy()
-    elif hasattr(values, "__array__"):
-        array = np.asarray(values)
-        missing = pd.isna(array)
-    else:
-        # Through object: numpy would turn [1, "1"] into two equal strings.
-        array = np.fromiter(values, dtype=object)
-        missing = pd.isna(array)
-        array = _natural(array)
-    if array.ndim != 1:
-        raise InputError(f"{label}: must have one dimension, not shape {array.shape}")
+    array, missing = column_array(values, label)
     if missing.any():
         row = np.flatnonzero(missing)[0]
         raise InputError(f"{label}: the id in row {row} (from 0) is missing")
+    if not hasattr(values, "__array__"):
+        array = natural(array)
     if array.dtype.kind in "fO" and _kind(array) in ("floating", "mixed"):
         _check_floats(array, label)
         _check_hashable(array, label)
     return array
-
-
-def _natural(array: np.ndarray) -> np.ndarray:
-    """Give an object array of ints, floats or bools alone their natural dtype."""
-    dtypes = {"integer": np.int64, "floating": np.float64, "boolean": np.bool_}
-    dtype = dtypes.get(pd.api.types.infer_dtype(array, skipna=False), object)
-    try:
-        return array.astype(dtype)
-    except OverflowError:  # integers beyond 64 bits
-        return array
 
 
 def _check_floats(array: np.ndarray, label: str) -> None:
@@ -257,6 +249,10 @@ def _check_floats(array: np.ndarray, label: str) -> None:
     if array.dtype.kind != "f":
         is_float = [isinstance(value, float | np.floating) for value in array]
         floats = np.where(is_float, array, 0.0).astype(np.float64)
+    if floats.dtype.itemsize > 8:  # ids are compared as doubles
+        raise InputError(
+            f"{label}: floats of more than 64 bits cannot be ids; give integers or text"
+        )
     digits = np.finfo(floats.dtype).nmant + 1
     bad = ~(np.abs(floats) < 2.0**digits)  # infinite ones included
     if bad.any():
@@ -302,7 +298,7 @@ def _keys(array: np.ndarray) -> tuple[str, np.ndarray]:
         return kind, array.astype(np.int64)
     if array.dtype.kind in "iu" and array.dtype != np.uint64:
         return kind, array.astype(np.int64)
-    return kind, _natural(array.astype(object))
+    return kind, natural(array.astype(object))
 
 
 def _typed(array: np.ndarray) -> np.ndarray:

@@ -1,11 +1,10 @@
 """Read ratings from the files of MovieLens and from one's own tables."""
 
 import csv
-import gzip
+import io
 import logging
 import re
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,9 +17,18 @@ from typing import BinaryIO
 import numpy as np
 import pandas as pd
 
+from im3f_jax.data.columns import PANDAS_2
 from im3f_jax.data.ids import IdIndex
 from im3f_jax.data.ratings import Ratings, merge_duplicates, timestamp_array
-from im3f_jax.data.sources import DATA_SETS, find, members, opened
+from im3f_jax.data.sources import (
+    DAMAGED,
+    DATA_SETS,
+    find,
+    members,
+    opened,
+    plain_arrays,
+    refuse_zero_characters,
+)
 from im3f_jax.errors import InputError
 
 __all__ = [
@@ -36,14 +44,7 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 RATING_FILES = ("u.data", "ratings.dat", "ratings.csv", "ratings.npz")
-UNREADABLE = (
-    InputError,
-    pd.errors.ParserError,
-    EOFError,
-    gzip.BadGzipFile,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+UNREADABLE = (InputError, pd.errors.ParserError, csv.Error, *DAMAGED)
 _HEADERS = (
     {"user", "userid"},
     {"item", "itemid", "movie", "movieid"},
@@ -51,8 +52,11 @@ _HEADERS = (
 )
 _TIME_HEADERS = ("timestamp", "time")  # the first of them that is there
 _HEAD_BYTES = 1 << 16  # enough to hold the first line of a table
-_CHUNK_ROWS = 1 << 19  # lines of text in memory at a time
-_PLAIN_INTEGER = re.compile(r"\s*(0|-?[1-9][0-9]{0,17})\s*")  # fits 64 bits
+# Lines of text in memory at a time. pandas 2 takes a line of too many fields where a
+# piece begins, without a word, and loses the last of them: there a table is one piece.
+_CHUNK_ROWS = 1 << 62 if PANDAS_2 else 1 << 19
+# Fits 64 bits. Of spaces those that `int` strips too.
+_PLAIN_INTEGER = re.compile(r"\s*(0|-?[1-9][0-9]{0,17})\s*", re.ASCII)
 
 
 def load_ratings(
@@ -111,8 +115,8 @@ def load_ratings(
     Notes
     -----
     A table is read in pieces of half a million lines, so that its text is never in
-    memory as a whole. Reading 5 million lines of ratings.csv took 475 MiB at its peak,
-    some 100 bytes a rating, of which 24 stay.
+    memory as a whole (with pandas 2 it is). Reading 5 million lines of ratings.csv took
+    475 MiB at its peak, some 100 bytes a rating, of which 24 stay.
     """
     place = find(path, data_dir=data_dir, download=download, progress=progress)
     file_path = _file(place)
@@ -186,10 +190,7 @@ def _is_table(archive: zipfile.ZipFile, path: PurePosixPath) -> bool:
 
 
 def _read_npz(file: BinaryIO, duplicates: str) -> Ratings:
-    try:
-        arrays = dict(np.load(file, allow_pickle=False))
-    except ValueError as error:
-        raise InputError(f"not a file of plain arrays ({error})") from None
+    arrays = plain_arrays(file)
     if "format_version" in arrays:
         return Ratings.from_npz_arrays(arrays)
     missing = {"user", "item", "rating"} - set(arrays)
@@ -237,10 +238,16 @@ def _layout(head: bytes) -> _Layout:
             f"{line[:80]!r}"
         )
     words = [*map(header_word, fields)]
-    columns = [
-        next((i for i, word in enumerate(words) if word in names), None)
-        for names in _HEADERS
+    places = [
+        [i for i, word in enumerate(words) if word in names] for names in _HEADERS
     ]
+    if all(places) and max(map(len, places)) > 1:
+        several = next(found for found in places if len(found) > 1)
+        raise InputError(
+            f"its first line names one column twice: "
+            f"{' and '.join(repr(fields[i]) for i in several)}"
+        )
+    columns = [found[0] if found else None for found in places]
     has_header = None not in columns
     if not has_header:
         columns = [0, 1, 2]
@@ -285,6 +292,8 @@ def _read_table(file: BinaryIO, layout: _Layout, duplicates: str) -> Ratings:
     Ids and ratings are read as text, for "007" is not 7, and each text is converted
     once. Timestamps, of which few are equal, are read as numbers.
     """
+    if PANDAS_2:  # it would end a field there
+        refuse_zero_characters(file)
     separator, width, columns = layout.separator, layout.width, layout.columns
     time = layout.time
     usecols, spare = columns, []  # spare columns must be empty
@@ -436,6 +445,8 @@ def _numbers(texts: list[str]) -> list[float | None]:
 
 
 def _number(text: str) -> float | None:
+    if "_" in text:  # Python reads 1_0 as ten
+        return None
     try:
         number = float(text)
     except ValueError:
@@ -446,8 +457,12 @@ def _number(text: str) -> float | None:
 def _line_of_row(file: BinaryIO, row: int) -> int:
     """Return the number, from 1, of the line of a row; empty lines are no rows."""
     file.seek(0)
-    filled = (n for n, line in enumerate(file, 1) if line.strip(b" \r\n"))
-    return next(islice(filled, row, None))
+    # Lines may end by a lone carriage return, for pandas as well.
+    lines = io.TextIOWrapper(file, "latin-1", newline=None)
+    filled = (n for n, line in enumerate(lines, 1) if line.strip(" \n"))
+    number = next(islice(filled, row, None), row + 1)
+    lines.detach()  # else it would close the file
+    return number
 
 
 def _is_utf8(line: bytes) -> bool:

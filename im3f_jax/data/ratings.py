@@ -1,6 +1,6 @@
 """The table of ratings: three columns, and the ids behind two of them."""
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from im3f_jax.data.columns import column_array, natural
 from im3f_jax.data.ids import IdIndex
 from im3f_jax.errors import InputError
 
@@ -26,7 +27,7 @@ class Ratings:
     """Ratings in the order of the caller's rows.
 
     Every stored row is an observation, a rating of 0 included. Make one by
-    `from_dataframe`, `from_arrays` or `load_ratings`.
+    `from_dataframe`, `from_arrays`, `from_sparse`, `from_dense` or `load_ratings`.
 
     Parameters
     ----------
@@ -104,9 +105,10 @@ class Ratings:
 
         Parameters
         ----------
-        df : pandas.DataFrame
+        df : pandas.DataFrame or polars.DataFrame
             Or another frame whose `columns` are names and whose `df[name]` is a
-            column. Rows count by position; index labels play no part.
+            column. Rows count by position; index labels play no part. Each column is
+            taken for itself, so that none changes for another's sake.
         user, item, rating : column names
             Names of the three columns.
         duplicates : {"error", "last", "mean", "keep"}
@@ -122,6 +124,11 @@ class Ratings:
         names = (user, item, rating)
         if timestamp is not None:
             names = (*names, timestamp)
+        if not hasattr(df, "__len__") or not hasattr(df, "columns"):
+            hint = "; call collect() first" if hasattr(df, "collect") else ""
+            raise InputError(
+                f"a frame of pandas or polars is needed, not {type(df).__name__}{hint}"
+            )
         present = list(df.columns)
         for name in names:
             if present.count(name) != 1 or names.count(name) != 1:
@@ -165,6 +172,113 @@ class Ratings:
             timestamp=timestamp,
         )
         return merge_duplicates(ratings, duplicates)
+
+    @classmethod
+    def from_sparse(
+        cls,
+        matrix: Any,
+        duplicates: str = "error",
+        *,
+        user_ids: Iterable | None = None,
+        item_ids: Iterable | None = None,
+    ) -> "Ratings":
+        """Ratings from a sparse matrix of scipy: users in rows, items in columns.
+
+        Every stored entry is an observation, a stored 0 included.
+
+        Parameters
+        ----------
+        matrix : scipy.sparse matrix or array, shape (num_rows, num_columns)
+            In the format COO, CSR or CSC, which is read as it stands: scipy would sum
+            what is stored twice at one place.
+        duplicates : {"error", "last", "mean", "keep"}
+            What to do about a place with several entries, as in `from_arrays`.
+        user_ids : array-like, shape (num_rows,), optional
+            The caller's id of each row; by default its number, from 0.
+        item_ids : array-like, shape (num_columns,), optional
+            The same for the columns.
+
+        Returns
+        -------
+        Ratings
+            In the order in which the entries are stored. A row or column without an
+            entry is no user or item, as a category that no row of a frame uses.
+
+        Raises
+        ------
+        InputError
+            For another format, ids that do not fit the shape or repeat, and as
+            `from_arrays`.
+        """
+        if getattr(matrix, "format", None) not in ("coo", "csr", "csc"):
+            name = getattr(matrix, "format", None) or type(matrix).__name__
+            raise InputError(
+                f"a sparse matrix of scipy in the format COO, CSR or CSC is needed, "
+                f"not {name}"
+            )
+        _check_shape(matrix.shape, user_ids, item_ids)
+        entries = matrix.tocoo(copy=False)  # keeps what is stored twice, and zeros
+        places = entries.row, entries.col
+        return cls._from_places(places, entries.data, user_ids, item_ids, duplicates)
+
+    @classmethod
+    def from_dense(
+        cls,
+        matrix: Any,
+        *,
+        user_ids: Iterable | None = None,
+        item_ids: Iterable | None = None,
+    ) -> "Ratings":
+        """Ratings from a full matrix, users in rows, in which NaN means not rated.
+
+        A 0 is a rating.
+
+        Parameters
+        ----------
+        matrix : array-like, shape (num_rows, num_columns)
+            Numbers; NaN, None, NA and what is masked are missing.
+        user_ids, item_ids
+            As in `from_sparse`; of a frame of pandas by default its index and columns.
+
+        Returns
+        -------
+        Ratings
+            Row by row. A row or column in which all is missing is no user or item.
+
+        Raises
+        ------
+        InputError
+            For ids that do not fit the shape or repeat, and values that are no finite
+            numbers; row and column are named.
+        """
+        if isinstance(matrix, pd.DataFrame):
+            user_ids = matrix.index if user_ids is None else user_ids
+            item_ids = matrix.columns if item_ids is None else item_ids
+        try:
+            array = np.ma.asarray(matrix)
+        except ValueError as error:  # rows of unequal length
+            raise InputError(f"the matrix is none ({error})") from None
+        _check_shape(array.shape, user_ids, item_ids)
+        values, missing = column_array(array.ravel(), "the matrix")
+        array = values.reshape(array.shape)
+        places = np.nonzero(~missing.reshape(array.shape))
+        return cls._from_places(places, array[places], user_ids, item_ids, "error")
+
+    @classmethod
+    def _from_places(cls, places, values, user_ids, item_ids, duplicates) -> "Ratings":
+        """Ratings at places (rows, columns) of a matrix, of shape (N,) each."""
+        user, item = places
+
+        def place(number: int) -> str:
+            return f"row {user[number]}, column {item[number]} (from 0)"
+
+        rating = _rating_array(values, "the matrix", place=place)
+        if len(rating) == 0:
+            raise InputError("there are no ratings")
+        users, user_code = _ids_of_places(user, user_ids, "user")
+        items, item_code = _ids_of_places(item, item_ids, "item")
+        ratings = cls(user_code, item_code, rating, users, items)
+        return merge_duplicates(ratings, duplicates, "entry")
 
     def __len__(self) -> int:
         return len(self.rating)
@@ -255,18 +369,20 @@ class Ratings:
         InputError
             Where ids are not str, int, float or bool.
         """
+        arrays = {
+            "format_version": _FORMAT_VERSION,
+            "user": self.user,
+            "item": self.item,
+            "rating": self.rating,
+            "user_ids": self.users.to_array(),
+            "item_ids": self.items.to_array(),
+            "columns": np.array(list(map(str, self.columns))),
+        }
+        if self.timestamp is not None:
+            arrays["timestamp"] = self.timestamp
+        # After all that may be refused, so that a file that is there stays.
         with open(path, "wb") as file:
-            np.savez_compressed(
-                file,
-                format_version=_FORMAT_VERSION,
-                user=self.user,
-                item=self.item,
-                rating=self.rating,
-                user_ids=self.users.to_array(),
-                item_ids=self.items.to_array(),
-                columns=np.array(list(map(str, self.columns))),
-                **({} if self.timestamp is None else {"timestamp": self.timestamp}),
-            )
+            np.savez_compressed(file, **arrays)
 
     @classmethod
     def from_npz_arrays(cls, arrays: dict[str, np.ndarray]) -> "Ratings":
@@ -275,26 +391,47 @@ class Ratings:
         Raises
         ------
         InputError
-            For a format version that this library does not read.
+            For a format version that this library does not read, and arrays that do
+            not make a table of ratings.
         """
-        version = int(arrays["format_version"])
+        version = arrays["format_version"].tolist()
         if version != _FORMAT_VERSION:
             raise InputError(
                 f"the file has format version {version}; this library reads version "
                 f"{_FORMAT_VERSION}"
             )
-        try:
-            return cls(
-                user=arrays["user"],
-                item=arrays["item"],
-                rating=arrays["rating"],
-                users=IdIndex.from_array(arrays["user_ids"], "user"),
-                items=IdIndex.from_array(arrays["item_ids"], "item"),
-                columns=tuple(arrays["columns"].tolist()),
-                timestamp=arrays.get("timestamp"),
-            )
-        except KeyError as error:
-            raise InputError(f"the file lacks the array {error}") from None
+        names = ("user", "item", "rating", "user_ids", "item_ids", "columns")
+        for name in names:
+            if name not in arrays:
+                raise InputError(f"the file lacks the array {name!r}")
+        users = IdIndex.from_array(arrays["user_ids"], "user")
+        items = IdIndex.from_array(arrays["item_ids"], "item")
+        columns = arrays["columns"]
+        if columns.ndim != 1 or not 3 <= len(columns) <= 4 or columns.dtype.kind != "U":
+            raise InputError("the array columns does not hold three or four names")
+        rating = _rating_array(arrays["rating"], "the array rating")
+        timestamp = arrays.get("timestamp")
+        if timestamp is not None:
+            timestamp = timestamp_array(timestamp, "the array timestamp")
+        for name, index in (("user", users), ("item", items)):
+            codes = arrays[name]
+            if (
+                codes.dtype != np.int32
+                or codes.shape != rating.shape
+                or (len(codes) and not 0 <= codes.min() <= codes.max() < len(index))
+            ):
+                raise InputError(f"the array {name} is no column of codes of {name}s")
+        if timestamp is not None and timestamp.shape != rating.shape:
+            raise InputError("the array timestamp has another length than the ratings")
+        return cls(
+            user=arrays["user"],
+            item=arrays["item"],
+            rating=rating,
+            users=users,
+            items=items,
+            columns=tuple(columns.tolist()),
+            timestamp=timestamp,
+        )
 
 
 def timestamp_array(values: Iterable, label: str) -> np.ndarray:
@@ -307,10 +444,16 @@ def timestamp_array(values: Iterable, label: str) -> np.ndarray:
     InputError
         Where one is missing or no time; its row is named.
     """
-    if not hasattr(values, "__array__"):
-        values = pd.Series(list(values))
-    if getattr(getattr(values, "dtype", None), "kind", "") != "M":
+    dtype = getattr(values, "dtype", None)
+    if str(dtype).startswith("Date"):  # of polars, whose zones become UTC
         values = np.asarray(values)
+    elif getattr(dtype, "kind", "") != "M" or isinstance(values, np.ma.MaskedArray):
+        values, missing = column_array(values, label)
+        if missing.any():
+            row = np.flatnonzero(missing)[0]
+            raise InputError(f"{label}: the timestamp in row {row} (from 0) is missing")
+        if dtype is None:
+            values = natural(values)
     dates = values.dtype.kind == "M" or (
         values.dtype == object
         and any(isinstance(x, datetime | np.datetime64) for x in values.flat)
@@ -323,46 +466,88 @@ def timestamp_array(values: Iterable, label: str) -> np.ndarray:
         missing = np.flatnonzero(times.isna())
         if len(missing):
             raise InputError(f"{label}: row {missing[0]} (from 0) is missing")
-        origin = pd.Timestamp(0, tz="UTC")
-        return ((times - origin) / pd.Timedelta(seconds=1)).to_numpy(np.float64)
+        moments = times.tz_localize(None).to_numpy()
+        return (moments - np.datetime64(0, "s")) / np.timedelta64(1, "s")
     if values.ndim == 1 and values.dtype.kind in "iu" and values.dtype != np.uint64:
         return values.astype(np.int64)
     return _rating_array(values, label, "timestamp")
 
 
-def _rating_array(values: Iterable, label: str, what: str = "rating") -> np.ndarray:
+def _rating_array(
+    values: Iterable,
+    label: str,
+    what: str = "rating",
+    place: Callable[[int], str] = "row {} (from 0)".format,
+) -> np.ndarray:
     """Return a new float64 array, shape (N,), of which every value is finite."""
-    array = values if hasattr(values, "__array__") else np.fromiter(values, object)
-    array = np.asarray(array)
-    if array.ndim != 1:
-        raise InputError(f"{label}: must have one dimension, not shape {array.shape}")
-    missing = pd.isna(array)
+    array, missing = column_array(values, label)
     if array.dtype == object:
         numeric = [isinstance(value, Real | Decimal | np.bool_) for value in array]
         bad = ~missing & ~np.array(numeric, dtype=bool)
     else:
-        bad = np.full(len(array), array.dtype.kind not in "biuf")
+        bad = np.full(len(array), array.dtype.kind not in "biuf") & ~missing
     if bad.any():
         row = np.flatnonzero(bad)[0]
         raise InputError(
-            f"{label}: {array[row]!r} in row {row} (from 0) is of type "
+            f"{label}: {array[row]!r} in {place(row)} is of type "
             f"{type(array[row]).__name__}, not a number"
         )
+    if missing.any():
+        row = np.flatnonzero(missing)[0]
+        raise InputError(f"{label}: the {what} in {place(row)} is missing")
+    if not len(array):  # of any dtype
+        return np.empty(0)
     try:
-        rating = np.where(missing, np.nan, array).astype(np.float64)
+        rating = array.astype(np.float64)
     except OverflowError:
         raise InputError(f"{label}: holds an integer too large for a float") from None
     if not np.isfinite(rating).all():
         row = np.flatnonzero(~np.isfinite(rating))[0]
         raise InputError(
-            f"{label}: the {what} in row {row} (from 0) is missing or not finite "
-            f"({array[row]})"
+            f"{label}: the {what} in {place(row)} is not finite ({array[row]})"
         )
     return rating
 
 
-def merge_duplicates(ratings: Ratings, duplicates: str) -> Ratings:
-    """Do what `Ratings.from_arrays` says about repeated pairs.
+def _check_shape(shape: tuple, user_ids: Any, item_ids: Any) -> None:
+    """Refuse ids that do not fit a matrix of users by items."""
+    if len(shape) != 2:
+        raise InputError(f"a matrix of users by items is needed, not of shape {shape}")
+    for ids in (user_ids, item_ids):
+        if ids is not None and not hasattr(ids, "__len__"):
+            raise InputError(f"{type(ids).__name__} is no column of ids")
+    given = [None if ids is None else len(ids) for ids in (user_ids, item_ids)]
+    if all(n in (None, size) for n, size in zip(given, shape, strict=True)):
+        return
+    names = zip(given, ("user_ids", "item_ids"), strict=True)
+    ids = " and ".join(f"{n} {name}" for n, name in names if n is not None)
+    turned = all(n in (None, m) for n, m in zip(given, shape[::-1], strict=True))
+    raise InputError(
+        f"rows are users and columns are items: the matrix has {shape[0]} rows and "
+        f"{shape[1]} columns, but there are {ids}"
+        + ("; its transpose, matrix.T, would fit" if turned else "")
+    )
+
+
+def _ids_of_places(
+    places: np.ndarray, ids: Iterable | None, what: str
+) -> tuple[IdIndex, np.ndarray]:
+    """Index the ids of those rows (or columns) of a matrix that hold an entry."""
+    if ids is None:
+        index, codes = IdIndex.from_values(places.astype(np.int64), what)
+        return index, codes.astype(np.int32)
+    label = f"{what}_ids"
+    whole, codes = IdIndex.from_values(ids, what, label)
+    if len(whole) < len(codes):
+        row = int(pd.Series(codes).duplicated().argmax())
+        again = whole.ids[codes[[row]]].tolist()[0]
+        raise InputError(f"{label}: {again!r} is there twice, again in row {row}")
+    used, code = np.unique(codes[places], return_inverse=True)
+    return IdIndex(whole.ids[used], what, whole.dtype), code.astype(np.int32)
+
+
+def merge_duplicates(ratings: Ratings, duplicates: str, row: str = "row") -> Ratings:
+    """Do what `Ratings.from_arrays` says about repeated pairs; `row` is for messages.
 
     Raises
     ------
@@ -390,7 +575,7 @@ def merge_duplicates(ratings: Ratings, duplicates: str) -> Ratings:
     user_id = ratings.user_ids[[again]].tolist()[0]
     item_id = ratings.item_ids[[again]].tolist()[0]
     raise InputError(
-        f"user {user_id!r} and item {item_id!r} have a rating in row {before} and "
-        f"another in row {again} (from 0); {int(repeated.sum())} rows in all repeat a "
+        f"user {user_id!r} and item {item_id!r} have a rating in {row} {before} and "
+        f"another in {row} {again} (from 0); {int(repeated.sum())} in all repeat a "
         f'pair; choose duplicates="last", "mean" or "keep"'
     )

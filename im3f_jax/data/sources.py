@@ -3,24 +3,60 @@
 import gzip
 import hashlib
 import logging
+import lzma
 import os
+import struct
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path, PurePosixPath
+from tokenize import TokenError
 from typing import BinaryIO
+
+import numpy as np
 
 from im3f_jax.data.download import fetch
 from im3f_jax.errors import InputError
 
-__all__ = ["DATA_SETS", "find", "members", "opened"]
+__all__ = [
+    "DAMAGED",
+    "DATA_SETS",
+    "find",
+    "members",
+    "opened",
+    "plain_arrays",
+    "refuse_zero_characters",
+]
 
 _log = logging.getLogger(__name__)
+
+# What a damaged .gz or .zip, or one of a kind that Python does not know, raises.
+DAMAGED = (
+    EOFError,
+    OSError,
+    RuntimeError,  # encrypted, or packed in a way that is not implemented
+    lzma.LZMAError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+# And what numpy does beside it, of an .npz or what should be one.
+_NO_ARRAYS = (
+    *DAMAGED,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    SyntaxError,
+    TokenError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
 
 _SERVER = "https://files.grouplens.org/datasets/movielens/"
 _PAGE = "https://grouplens.org/datasets/movielens/"
@@ -217,3 +253,41 @@ def members(archive: zipfile.ZipFile) -> list[PurePosixPath]:
     """List the files in an archive, without those that macOS adds."""
     paths = [PurePosixPath(i.filename) for i in archive.infolist() if not i.is_dir()]
     return [path for path in paths if not path.name.startswith("._")]
+
+
+def plain_arrays(file: BinaryIO, names: Sequence[str] | None = None) -> dict:
+    """Read the arrays of an .npz.
+
+    Parameters
+    ----------
+    file : binary file
+        Open for reading.
+    names : sequence of str, optional
+        Only these, where they are there; by default all.
+
+    Raises
+    ------
+    InputError
+        Where it is none, is damaged, or holds objects, which would need pickle.
+    """
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            found = [name for name in arrays.files if names is None or name in names]
+            return {name: arrays[name] for name in found}
+    except _NO_ARRAYS as error:
+        raise InputError(f"not a file of plain arrays ({error})") from None
+
+
+def refuse_zero_characters(file: BinaryIO) -> None:
+    """Refuse a file of text with a zero character; reads it from its start, and back.
+
+    Raises
+    ------
+    InputError
+        With the line, from 1.
+    """
+    file.seek(0)
+    for number, line in enumerate(file, 1):
+        if b"\0" in line:
+            raise InputError(f"line {number} holds a zero character")
+    file.seek(0)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from im3f_jax.data.columns import PANDAS_2
 from im3f_jax.data.movielens import (
     RATING_FILES,
     UNREADABLE,
@@ -19,7 +20,7 @@ from im3f_jax.data.movielens import (
     ids_of_texts,
     item_column,
 )
-from im3f_jax.data.sources import find, members, opened
+from im3f_jax.data.sources import find, members, opened, refuse_zero_characters
 from im3f_jax.errors import InputError
 
 __all__ = ["load_titles"]
@@ -113,6 +114,8 @@ def _contents(place: Path) -> dict[str, bytes]:
 
 def _text(content: bytes) -> str:
     """Decode as UTF-8, which latin-1 text with an accent hardly ever is."""
+    if PANDAS_2:  # it would end a field there
+        refuse_zero_characters(io.BytesIO(content))
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -187,15 +190,15 @@ def _read_csv(text: str, first: str) -> _Rows:
                 f"its first line neither names columns item and title nor is that of "
                 f"u.item, movies.dat or movies.csv: {first[:80]!r}"
             )
+    # The header is read as a row: a line longer than it is then an error.
     frame = pd.read_csv(
         io.StringIO(text),
-        header=0 if has_header else None,
-        index_col=False,
+        header=None,
         dtype=str,
         keep_default_na=False,
         na_values=[],
         engine="c",
-    )
+    ).iloc[int(has_header) :]
     columns = [frame.iloc[:, place].tolist() for place in (item, title)]
     ids = ids_of_texts(columns[0])
     if "" in ids or not all(isinstance(text, str) for text in columns[0]):

@@ -21,7 +21,7 @@ COLUMNS = {
     "dates": np.array(["2026-01-02", "2026-01-01"], dtype="datetime64[ns]"),
     "list of int": [5, 1, 5],
     "list of int beyond 64 bits": [2**70, 1, 2**70],
-    "list of text": ["b", "NA", "b", "007", "nan", ""],
+    "list of text": ["b", "NA", "b", "007", "nan", "", "b\0"],
     "object of int": np.array([5, 1, 5], dtype=object),
     "pandas text": pd.Series(["b", "a", "b"], index=[7, 7, 0]),
     "pandas object": pd.Series(["b", "a", "b"], dtype=object),
@@ -140,6 +140,14 @@ def test_missing_ids_are_refused_with_row_and_column(values):
 )
 def test_ids_that_lost_precision_are_refused_with_their_row(values):
     with pytest.raises(InputError, match="row 1 .*neighbouring integers"):
+        IdIndex.from_values(values)
+
+
+@pytest.mark.skipif(np.dtype("longdouble").itemsize == 8, reason="a double here")
+def test_longer_floats_than_doubles_are_refused():
+    # As doubles these two would be one id.
+    values = 1 + np.arange(2, dtype="longdouble") * np.finfo("longdouble").eps
+    with pytest.raises(InputError, match="more than 64 bits"):
         IdIndex.from_values(values)
 
 

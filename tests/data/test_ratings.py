@@ -1,5 +1,6 @@
 """The table of ratings: what goes in comes back, or is refused by row and column."""
 
+from datetime import date
 from decimal import Decimal
 from fractions import Fraction
 
@@ -131,6 +132,24 @@ def test_what_is_no_finite_number_is_refused_with_row_and_column(values, row):
         Ratings.from_dataframe(frame, rating="stars")
 
 
+@pytest.mark.parametrize("place", range(4))
+def test_what_is_masked_is_missing(place):
+    given = [[1, 2, 3] for _ in range(4)]
+    given[place] = np.ma.masked_array([1, 2, 3], [0, 1, 0])
+    with pytest.raises(InputError, match="row 1 .*missing"):
+        Ratings.from_arrays(*given[:3], timestamps=given[3])
+
+
+def test_records_and_other_things_are_no_columns():
+    records = np.zeros(2, [("a", "i4"), ("b", "f4")])
+    with pytest.raises(InputError, match="user ids: records .* are no column"):
+        Ratings.from_arrays(records, [1, 2], [1, 2])
+    with pytest.raises(InputError, match="ratings: int is no column"):
+        Ratings.from_arrays([1], [1], 5)
+    with pytest.raises(InputError, match="a frame of pandas or polars .* not dict"):
+        Ratings.from_dataframe({"user": [1], "item": [1], "rating": [1]})
+
+
 def test_an_integer_beyond_all_floats_is_refused():
     with pytest.raises(InputError, match="ratings: .*too large"):
         Ratings.from_arrays([1, 2], [1, 2], [1, 10**400])
@@ -147,7 +166,9 @@ PAIRS = ["a", "b", "a", "a", "b"], [1, 1, 1, 2, 1], [4.0, 1.0, 5.0, 2.0, 4.0]
 
 
 def test_repeated_pairs_are_refused_with_their_rows():
-    with pytest.raises(InputError, match="'a' and item 1 .* row 0 .* row 2 .*; 2 rows"):
+    with pytest.raises(
+        InputError, match="'a' and item 1 .* row 0 .* row 2 .*; 2 in all"
+    ):
         Ratings.from_arrays(*PAIRS)
     with pytest.raises(InputError, match="row 0 .* row 2"):
         Ratings.from_dataframe(
@@ -243,3 +264,37 @@ def test_a_saved_part_keeps_the_whole_index_and_the_names(frame, tmp_path):
     again = load_ratings(tmp_path / "part.npz")
     assert (len(again), again.num_users, again.num_items) == (2, 5, 3)
     assert list(again.to_dataframe()) == ["who", "title", "stars"]
+
+
+def test_what_cannot_be_saved_leaves_the_file_that_is_there(tmp_path):
+    path = tmp_path / "ratings.npz"
+    Ratings.from_arrays(["a"], [1], [2.0]).save_npz(path)
+    days = Ratings.from_arrays([date(2026, 1, 1)], [1], [3.0])
+    with pytest.raises(InputError, match="user ids of type date cannot be saved"):
+        days.save_npz(path)
+    assert load_ratings(path).rating.tolist() == [2.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "words"),
+    [
+        ("user", np.int32([0, 2]), "the array user is no column of codes"),
+        ("item", np.float64([0, 0]), "the array item is no column of codes"),
+        ("rating", np.array([1.0, np.nan]), "the array rating: .* row 1 .*missing"),
+        ("user_ids", np.array(["a", "a"]), "stored user ids: one is there twice"),
+        ("item_ids", np.array(b"{"), "stored item ids: cannot be read"),
+        ("columns", np.array(["a"]), "columns does not hold"),
+        ("timestamp", np.array([1]), "timestamp has another length"),
+        ("format_version", np.array([1, 1]), r"format version \[1, 1\]"),
+    ],
+)
+def test_a_stored_table_that_does_not_fit_together_is_refused(
+    name, array, words, tmp_path
+):
+    path = tmp_path / "ratings.npz"
+    Ratings.from_arrays(["a", "b"], [1, 1], [2.0, 3.0]).save_npz(path)
+    with np.load(path) as stored:
+        arrays = {**stored, name: array}
+    np.savez(path, **arrays)
+    with pytest.raises(InputError, match=words):
+        load_ratings(path)

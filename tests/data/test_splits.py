@@ -7,7 +7,13 @@ import pytest
 
 from im3f_jax.data.movielens import load_ratings
 from im3f_jax.data.ratings import Ratings
-from im3f_jax.data.splits import k_fold, leave_one_out, random_split, split_by_rows
+from im3f_jax.data.splits import (
+    k_fold,
+    leave_one_out,
+    random_split,
+    split_by_rows,
+    time_split,
+)
 from im3f_jax.data.synthetic import planted_ratings
 from im3f_jax.errors import InputError
 
@@ -169,3 +175,108 @@ def test_folds_follow_the_seed_alone(ratings):
 def test_a_number_of_folds_without_meaning_is_refused_at_once(num_folds, ratings):
     with pytest.raises(InputError, match="num_folds"):
         k_fold(ratings, num_folds)
+
+
+def timed(users, times):
+    """One rating of a new item a row, numbered by row."""
+    rows = range(len(users))
+    return Ratings.from_arrays(users, rows, rows, timestamps=times)
+
+
+@pytest.fixture(scope="module")
+def dated():
+    """900 ratings at some 200 times."""
+    rng = np.random.default_rng(0)
+    return timed(rng.integers(0, 60, 900), rng.integers(0, 200, 900))
+
+
+@pytest.mark.parametrize("fraction", [0.02, 0.1, 0.5, 0.99])
+def test_what_is_tested_is_later_than_all_that_trains(dated, fraction):
+    train, test = time_split(dated, test_fraction=fraction)
+    assert sorted([*train.rating, *test.rating]) == list(range(900))
+    assert train.timestamp.max() < test.timestamp.min()
+    assert train.users is test.users is dated.users
+    # as many as asked for, less those of the time where the test would begin
+    short = round(900 * fraction) - len(test)
+    assert 0 <= short < (dated.timestamp == train.timestamp.max()).sum()
+
+
+def test_without_ties_the_share_is_exact_and_a_tenth_by_default():
+    ratings = timed([1, 2] * 50, np.random.default_rng(1).permutation(100) / 7)
+    assert len(time_split(ratings)[1]) == 10
+    train, test = time_split(ratings, test_fraction=0.25)
+    assert sorted(test.rating) == sorted(np.argsort(ratings.timestamp)[75:])
+    assert (np.diff(train.rating) > 0).all() and (np.diff(test.rating) > 0).all()
+
+
+def test_ratings_of_one_time_are_not_parted(caplog):
+    ratings = timed(["a"] * 6, [5, 1, 2, 5, 5, 9])
+    with caplog.at_level(logging.INFO, "im3f_jax"):
+        train, test = time_split(ratings, test_fraction=0.5)
+    assert test.rating.tolist() == [5.0]
+    assert "1 ratings are held out instead of 3" in caplog.text
+    with pytest.raises(InputError, match="ratings of one time are not parted"):
+        time_split(timed(["a"] * 4, [3, 7, 7, 7]), test_fraction=0.5)
+
+
+def test_users_whose_ratings_all_come_late_are_counted(caplog):
+    ratings = timed([*"aabbac"], [1, 2, 3, 4, 5, 6])
+    with caplog.at_level(logging.INFO, "im3f_jax"):
+        train, test = time_split(ratings, test_fraction=0.5)
+    assert test.user_ids.tolist() == [*"bac"]
+    assert "1 of 3 users of the test have no training rating" in caplog.text
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_the_last_ratings_of_each_user(dated, number, caplog):
+    users = [*dated.user_ids, "few"]
+    times = [*dated.timestamp, 7]
+    ratings = timed(users, times)
+    with caplog.at_level(logging.INFO, "im3f_jax"):
+        train, test = time_split(ratings, last_of_user=number)
+    assert f"1 of 61 users have no more than {number} ratings" in caplog.text
+    assert sorted([*train.rating, *test.rating]) == list(range(901))
+    for user in set(users):
+        before = train.timestamp[train.user_ids == user]
+        after = test.timestamp[test.user_ids == user]
+        assert len(after) == (0 if user == "few" else number)
+        assert len(before) and before.max() <= after.min(initial=10**9)
+
+
+def test_of_two_at_one_time_the_later_row_is_the_later():
+    ratings = timed([1, 1, 1, 2, 2], [8, 8, 3, 0, 0])
+    assert time_split(ratings, last_of_user=1)[1].rating.tolist() == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"test_fraction": 0.5, "last_of_user": 1}, "not both"),
+        ({"test_fraction": 0}, "test_fraction"),
+        ({"test_fraction": float("nan")}, "test_fraction"),
+        ({"last_of_user": 0}, "last_of_user is 0"),
+        ({"last_of_user": 1.0}, "last_of_user is 1.0"),
+        ({"last_of_user": True}, "last_of_user is True"),
+        ({"last_of_user": 900}, "no user has more than 900"),
+    ],
+)
+def test_a_time_split_without_meaning_is_refused(dated, how, words):
+    with pytest.raises(InputError, match=words):
+        time_split(dated, **how)
+
+
+def test_without_timestamps_no_split_by_time(ratings):
+    with pytest.raises(InputError, match="no timestamps.*timestamp="):
+        time_split(ratings)
+
+
+@pytest.mark.parametrize("how", [{"test_fraction": 0.1}, {"last_of_user": 2}])
+def test_a_time_split_of_movielens(data_dir, how):
+    ratings = load_ratings("ml-100k")
+    train, test = time_split(ratings, **how)
+    assert len(train) + len(test) == 100_000
+    if "last_of_user" in how:
+        assert np.bincount(test.user).tolist() == [2] * 943
+    else:
+        assert 9_900 < len(test) <= 10_000
+        assert train.timestamp.max() < test.timestamp.min()

@@ -220,6 +220,7 @@ def test_genres_of_the_old_set_need_their_names(data, caplog):
         (b"1|a||||0|1\nx|a||||0|1\n", "line 2: 'x' is not an integer"),
         (b"1|a||||0|1\n2|a||||0|2\n", "line 2 has a genre that is neither"),
         (b"movieId,title,genres\n1,a,B\n2,c,D,E,F\n", "saw 5"),
+        (b"movieId,title,genres\n1,a,B,C\n", "line 2, saw 4"),  # nothing is lost
         (b"movieId,title,genres\n,a,B\n", "no item id"),
         (b"userId,movieId,rating,timestamp\n1,2,3,4\n", "first line"),
         (b"5\t7\t3\t881250949\n", "first line"),

@@ -7,6 +7,7 @@ from scipy import special, stats
 
 from im3f_jax.gibbs.row_weights import conditional_row_weights, resample_row_weights
 from im3f_jax.model.topic_prior import row_concentration
+from im3f_jax.numerics.random import log_dirichlet
 from tests import tiny
 from tests.gof import assert_ks, assert_mean
 from tests.quick import quick_jit
@@ -95,3 +96,29 @@ def test_draws():
     centred = np.exp(log_theta[:, :, 0]) - (expected / expected.sum(1)[:, None])[:, 0]
     products = centred[:, :, None] * centred[:, None, :]
     assert_mean(products[:, *np.triu_indices(number, 1)], 0)
+
+
+def test_three_ratings_and_hardly_any_concentration_on_a_hundred_topics():
+    # A Dirichlet of float32 would return zeros only: gamma(1e-8) is 0 there.
+    number, concentration = (4_000, 100), np.float32(1e-6)
+    keys = jax.random.split(jax.random.key(5), 3)
+    tables = np.zeros(number, np.float32)
+    tables[:, [3, 7]] = 1
+    draw = quick_jit(log_dirichlet)
+    log_pi = np.asarray(draw(keys[0], tables + concentration / number[1]))
+    prior = np.asarray(draw(keys[1], np.full_like(tables, concentration / number[1])))
+    counts = np.zeros(number, np.int32)
+    counts[:, [3, 7]] = 2, 1
+    shares = row_concentration(concentration, log_pi[0])
+    theta = np.asarray(quick_jit(resample_row_weights)(keys[2], shares, counts))
+    for log_weights, chosen, mean in (
+        (log_pi, [3], 1 / 2),
+        (prior, np.arange(50), 1 / 2),
+        (theta, [3], 2 / 3),
+    ):
+        log_weights = np.float64(log_weights)
+        assert np.all(np.isfinite(log_weights))
+        np.testing.assert_allclose(special.logsumexp(log_weights, -1), 0, atol=2e-6)
+        share = np.exp(log_weights[:, chosen]).sum(1)
+        error = share.std() / np.sqrt(len(share))
+        assert 0 < abs(share.mean() - mean) < 3 * error
