@@ -1253,6 +1253,9 @@ def _fit_map(spec: ModelSpec, data, pairs: Pairs, seed: int) -> RunResult:
     items = np.asarray(fit.item_factors, np.float32)
     rows = int(data.num_users) + 1, int(data.num_items) + 1
     bias = float(spec.global_bias)
+    square = np.asarray(precision, np.float32) * np.eye(
+        spec.latent_dim, dtype=np.float32
+    )
 
     def predict(user, item):
         return bias + np.einsum("nd,nd->n", users[user], items[item])
@@ -1277,6 +1280,8 @@ def _fit_map(spec: ModelSpec, data, pairs: Pairs, seed: int) -> RunResult:
         global_bias=np.full((1, 1), bias),
         rating_variance=np.full((1, 1), float(variance)),
         cut_points=np.zeros((1, 1, 0)),
+        user_factor_precision=square[None, None],
+        item_factor_precision=square[None, None],
     )
     seconds = {"start": 0.0, "compile": 0.0, "run": time.perf_counter() - begin}
     return RunResult(

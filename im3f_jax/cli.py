@@ -198,6 +198,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_fit(commands)
     _add_predict(commands)
+    _add_fold_in(commands)
     _add_recommend(commands)
     _add_similar(commands)
     _add_dblp(commands)
@@ -376,6 +377,54 @@ def _add_predict(commands) -> None:
         help="what to do about ids that the model has never seen (default: raise)",
     )
     _add_clip(parser)
+
+
+def _add_fold_in(commands) -> None:
+    parser = _add_command(
+        commands,
+        "fold-in",
+        _fold_in,
+        "add new users or items to a fitted model, without fitting anew",
+        "Draw new users, or new items, from their ratings in every kept draw of a "
+        "model, which stays as it is, and write a model with them to another file, "
+        "which im3f predict reads. A row that names a new id and nothing else adds it "
+        "without a rating.",
+    )
+    _add_model(parser)
+    parser.add_argument(
+        "ratings",
+        metavar="NEW.csv",
+        help="CSV whose header names user, item and rating",
+    )
+    parser.add_argument(
+        "--out", required=True, metavar="FILE.npz", help="file of the new model"
+    )
+    parser.add_argument(
+        "--side",
+        choices=["user", "item"],
+        default="user",
+        help="who is new (default: user)",
+    )
+    parser.add_argument(
+        "--unknown",
+        choices=["raise", "drop"],
+        default="raise",
+        help="what to do about ratings whose other id has no training rating (default: "
+        "raise)",
+    )
+    parser.add_argument(
+        "--duplicates",
+        choices=["error", "last", "mean", "keep"],
+        default="error",
+        help="what to do about repeated pairs (default: error)",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace a file that is there"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="say what was done as a JSON object"
+    )
 
 
 def _add_recommend(commands) -> None:
@@ -1064,6 +1113,94 @@ def _as_known(column, index) -> np.ndarray:
             )
         ids[place] = values[0]
     return ids[codes]
+
+
+# --- im3f fold-in -----------------------------------------------------------------
+
+
+def _fold_in(arguments: argparse.Namespace) -> int:
+    import pandas as pd
+
+    out = Path(arguments.out)
+    if out.exists() and not arguments.overwrite:
+        raise InputError(f"{out} is there already: give --overwrite to replace it")
+    posterior = _load(arguments.model)
+    frame = _read_text(arguments.ratings)
+    names = [
+        _id_column(frame, arguments.ratings, words)
+        for words in (_USER_WORDS, _ITEM_WORDS, ("rating",))
+    ]
+    frame = frame[names].set_axis(["user", "item", "rating"], axis=1)
+    side = arguments.side
+    other = "item" if side == "user" else "user"
+    index, other_index = getattr(posterior, f"{side}s"), getattr(posterior, f"{other}s")
+    ids = _new_ids(frame[side], index)
+    rated = ~((frame[other] == "") & (frame["rating"] == "")).to_numpy()
+    texts = frame["rating"][rated]
+    rating = pd.to_numeric(texts, errors="coerce").to_numpy(np.float64)
+    bad = np.flatnonzero(~np.isfinite(rating))
+    if len(bad):
+        raise InputError(
+            f"{arguments.ratings}: the rating {texts.iloc[bad[0]]!r} in row "
+            f"{np.flatnonzero(rated)[bad[0]]} (from 0) is no number"
+        )
+    start = time.perf_counter()
+    folded = posterior.fold_in(
+        pd.DataFrame(
+            {
+                side: ids[rated],
+                other: _as_known(frame[other][rated], other_index),
+                "rating": rating,
+            }
+        ),
+        side=side,
+        ids=ids,
+        unknown=arguments.unknown,
+        duplicates=arguments.duplicates,
+        seed=arguments.seed,
+    )
+    seconds = time.perf_counter() - start
+    folded.save(out)
+    summary = {
+        "side": side,
+        "num_new": len(np.unique(frame[side])),
+        "num_without_ratings": len(set(frame[side]) - set(frame[side][rated])),
+        "num_ratings": int(rated.sum()),
+        "seed": arguments.seed,
+        "seconds": seconds,
+        "out": str(out),
+    }
+    if arguments.json:
+        print(json.dumps(_plain(summary), allow_nan=False))
+    else:
+        print(
+            f"{summary['num_new']:,} new {side}s, {summary['num_ratings']:,} ratings, "
+            f"{seconds:.1f} s: {out}"
+        )
+    return 0
+
+
+def _new_ids(column, index) -> np.ndarray:
+    """Turn text into ids of the kind that the model has: 7, not "7", among integers."""
+    whole = index.ids.dtype.kind in "iu"
+
+    def fits(text):
+        if not whole:
+            return text != ""
+        try:
+            return str(np.array(int(text), index.ids.dtype)) == text
+        except (ValueError, OverflowError):
+            return False
+
+    bad = [text for text in column if not fits(text)]
+    if bad:
+        what = f"a whole number, as those of the model are: {bad[0]!r}"
+        raise InputError(
+            f"ids of new {index.what}s must be {what if whole else 'there: one is not'}"
+        )
+    if whole:
+        return column.map(int).to_numpy(index.ids.dtype)
+    return _as_known(column, index)
 
 
 # --- im3f recommend, im3f similar ---------------------------------------------------

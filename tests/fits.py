@@ -25,6 +25,7 @@ __all__ = [
     "data",
     "fit",
     "grid",
+    "held",
     "kept_sweeps",
     "posterior",
     "residual_rmse",
@@ -80,6 +81,12 @@ def fit(model, train=None, test=None, **settings):
 def posterior(name):
     """Fit a model of MODELS once; what is returned must not be changed."""
     return fit(MODELS[name])
+
+
+def held(posterior):
+    """Count the bytes of the kept draws' arrays, but for numbers and cut points."""
+    arrays = (x for x in posterior.draws if x is not None)
+    return sum(x.nbytes for x in arrays if x.dtype == np.float32)
 
 
 def grid(train):

@@ -34,6 +34,7 @@ ABOVE_BLOCKS = {
     "__init__",
     "crf",
     "init",
+    "new_rows",
     "reciprocal",
     "response",
     "sweep",

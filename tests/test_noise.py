@@ -205,8 +205,7 @@ def test_shapes_are_sampled_or_stay():
     assert np.all(sampled > 0) and len(np.unique(sampled)) > 10
     assert np.unique(fitted.trace["item_noise_shape"]) == 4
     assert np.all(np.isinf(fits.posterior("BPMF").trace["user_noise_shape"]))
-    held = sum(x.nbytes for x in fitted.draws[:2])
-    assert held == 3 * estimate_draw_bytes(fitted.spec, 59, 39)
+    assert fits.held(fitted) == 3 * estimate_draw_bytes(fitted.spec, 59, 39)
     assert np.all(np.isfinite(fitted.trace["log_joint"]))
 
 

@@ -196,9 +196,8 @@ def test_parts_of_a_prediction_sum_to_it(directed):
 @every_kind
 def test_memory_is_told(directed):
     found = posterior(directed)
-    arrays = found.draws.user_features, found.draws.item_features
     each = estimate_draw_bytes(found.spec, PERSONS, PERSONS)
-    assert sum(x.nbytes for x in arrays) == each * found.num_kept
+    assert fits.held(found) == each * found.num_kept
     rows = prior_rows(model(directed), parts(directed)[0])
     given = rows.user, rows.item, np.ones(len(rows.user)), PERSONS, PERSONS
     layout, _ = lay_out(*given, unordered=not directed)

@@ -68,10 +68,8 @@ def test_traces_sizes_and_effects():
     found = posterior()
     for name in ("item_time_variance", "user_drift_variance"):
         assert np.all(found.trace[name] > 0) and np.ptp(found.trace[name]) > 0
-    arrays = found.draws.user_features, found.draws.item_features
-    arrays += found.draws.item_time, found.draws.user_drift
     each = estimate_draw_bytes(found.spec, 59, 39)
-    assert sum(x.nbytes for x in arrays) == each * found.num_kept
+    assert fits.held(found) == each * found.num_kept
     # A new one has nothing of its own.
     assert not np.any(found.draws.item_time[:, :, -1])
     assert not np.any(found.draws.user_drift[:, :, -1])

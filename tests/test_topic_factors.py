@@ -40,9 +40,8 @@ def test_the_running_error_is_that_of_the_predictions():
     assert scores["num_cold"] > 0 and np.isfinite(scores["log_score"])
     proba = found.predict_proba(test.user_ids, test.item_ids)
     np.testing.assert_allclose(proba.sum(axis=1), 1, rtol=1e-5)
-    arrays = found.draws.user_features, found.draws.item_features
     each = estimate_draw_bytes(found.spec, 59, 39)
-    assert sum(x.nbytes for x in arrays) == each * found.num_kept
+    assert fits.held(found) == each * found.num_kept
 
 
 def test_biases_are_the_same_under_every_topic():

@@ -18,8 +18,6 @@ TESTS = Path(__file__).parent
 # are taken on trust. To be deleted when all are there.
 TO_COME = {
     "inference/test_checkpoint.py",
-    "posterior/test_fold_in.py",
-    "posterior/test_spread.py",
 }
 
 # --- the table of wants, in its order ---------------------------------------------

@@ -39,6 +39,7 @@ __all__ = [
     "conditional_topic_mean_variance",
     "conditional_topic_means",
     "resample_biases",
+    "resample_rows",
 ]
 
 
@@ -332,29 +333,71 @@ def resample_biases(
         )
         z = _draw_means(means, noise, by_topic)
         topic_mean = prior.topic_mean + jnp.sqrt(spread) * z
-        parts = conditional_shared(
-            statistics, topic_mean, variance, shared_variance, rating_variance, by_topic
-        )
-        noise = standard_normal(own_key(more_keys[1], axis), shared.shape, dtype)
-        shared = parts.mean + jnp.sqrt(parts.variance) * noise
-        statistics = statistics._replace(
-            total=statistics.total - _number(statistics) * shared[:, None]
-        )
     else:
         means = conditional_topic_means(
             statistics, variance, spread, prior.topic_mean, rating_variance, axis=axis
         )
         topic_mean = means.mean + jnp.sqrt(means.variance) * noise
-    biases = conditional_biases(statistics, topic_mean, variance, rating_variance)
-    bias_key = own_key(bias_key, axis)
+    state = BiasPriorState(topic_mean, variance, spread, shared, shared_variance)
+    bias, shared = resample_rows(
+        bias_key,
+        more_keys[1] if shares else None,
+        state,
+        statistics,
+        rating_variance,
+        by_topic,
+        axis,
+    )
+    return bias, state._replace(shared=shared)
+
+
+def resample_rows(
+    key: Array,
+    shared_key: Array | None,
+    state: BiasPriorState,
+    statistics: BiasStatistics,
+    rating_variance: Array,
+    by_topic: bool = False,
+    axis: str | None = None,
+) -> tuple[Array, Array | None]:
+    """Draw the biases of a side's rows, given their prior.
+
+    Parameters
+    ----------
+    key, shared_key
+        Typed keys; the second of the shared parts, None where there are none.
+    state
+        Topic means and variances; its shared parts are not read.
+    statistics, rating_variance, by_topic, axis
+        As in `resample_biases`.
+
+    Returns
+    -------
+    tuple
+        Biases, shape (rows, K), and shared parts, shape (rows,), or None.
+    """
+    shared, shape = None, statistics.total.shape
+    dtype = statistics.total.dtype
+    given = state.topic_mean, state.variance
+    if shared_key is not None:
+        parts = conditional_shared(
+            statistics, *given, state.shared_variance, rating_variance, by_topic
+        )
+        noise = standard_normal(own_key(shared_key, axis), shape[:1], dtype)
+        shared = parts.mean + jnp.sqrt(parts.variance) * noise
+        statistics = statistics._replace(
+            total=statistics.total - _number(statistics) * shared[:, None]
+        )
+    biases = conditional_biases(statistics, *given, rating_variance)
+    key = own_key(key, axis)
     if by_topic:
-        noise = standard_normal(bias_key, bias.shape[::-1], dtype).T
+        noise = standard_normal(key, shape[::-1], dtype).T
     else:
-        noise = standard_normal(bias_key, bias.shape, dtype)
+        noise = standard_normal(key, shape, dtype)
     bias = biases.mean + jnp.sqrt(biases.variance) * noise
-    if shares:
+    if shared is not None:
         bias = bias + shared[:, None]
-    return bias, BiasPriorState(topic_mean, variance, spread, shared, shared_variance)
+    return bias, shared
 
 
 def _number(statistics: BiasStatistics) -> Array:

@@ -19,6 +19,7 @@ pair.
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -34,12 +35,15 @@ from im3f_jax.numerics.special import HALF_LOG_TWO_PI, log_student, student_cdf
 
 __all__ = [
     "TOPICS",
+    "RowParts",
     "expected_ratings",
     "feature_width",
+    "features_of_rows",
     "largest_weights",
     "mixture_of_pairs",
     "noise_of_pairs",
     "parts_of_product",
+    "parts_of_rows",
     "precisions_of_features",
     "prediction_features",
 ]
@@ -185,6 +189,45 @@ def _with_precisions(
         jnp.concatenate([user, by_user.at[data.num_users].set(1), nothing_u], axis=1),
         jnp.concatenate([item, nothing_i, by_item.at[data.num_items].set(1)], axis=1),
     )
+
+
+class RowParts(NamedTuple):
+    """What a user's or an item's vector is made of; one axis, the last, is the parts'.
+
+    Of a user the biases are indexed by item topics, the weights are over user topics;
+    of an item the reverse.
+    """
+
+    factors: Array
+    bias: Array
+    weights: Array
+    precision: Array | None  # an axis less; None where the noise does not differ
+
+
+def parts_of_rows(vectors: Array, spec: ModelSpec, side: str) -> RowParts:
+    """Take the vectors of users or of items ("user", "item") apart, shape (.., F).
+
+    Not those of topic factors, nor those of rows with topics of their own.
+    """
+    dim, middle = spec.latent_dim, spec.latent_dim + spec.num_item_topics
+    end = middle + spec.num_user_topics
+    parts = vectors[..., dim:middle], vectors[..., middle:end]
+    bias, weights = parts if side == "user" else parts[::-1]
+    precision = None
+    if _noise_differs(spec):
+        precision = precisions_of_features(vectors, vectors)[side == "item"]
+    return RowParts(vectors[..., :dim], bias, weights, precision)
+
+
+def features_of_rows(parts: RowParts, side: str) -> Array:
+    """Put vectors of users or of items together: what `parts_of_rows` takes apart."""
+    factors, bias, weights, precision = parts
+    topics = (bias, weights) if side == "user" else (weights, bias)
+    if precision is None:
+        return jnp.concatenate([factors, *topics], axis=-1)
+    ends = precision[..., None], jnp.zeros_like(precision)[..., None]
+    ends = ends if side == "user" else ends[::-1]
+    return jnp.concatenate([factors, *topics, *ends], axis=-1)
 
 
 def largest_weights(

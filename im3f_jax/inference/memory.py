@@ -289,14 +289,15 @@ def estimate_draw_bytes(
 
     4 (num_users + num_items + 2) (latent_dim + item topics + user topics, with topic
     factors item topics x user topics x dim more, and 2 more where the noise differs
-    between users or items), and what depends on time. To that the topics of so many
-    ratings, where they are kept: 1 byte a rating and side up to 128 topics, then 2
-    (4 in a `CRF`).
+    between users or items), what depends on time, and the precision of both sides'
+    factors, 2 latent_dim^2. To that the topics of so many ratings, where they are kept:
+    1 byte a rating and side up to 128 topics, then 2 (4 in a `CRF`).
     """
     width = feature_width(spec)
     timed = _time_cells(spec, num_users + 1, num_items + 1)
+    population = 2 * spec.latent_dim**2
     topics = num_ratings * sum(x.itemsize for x in kept_topic_dtypes(spec).values())
-    return 4 * ((num_users + num_items + 2) * width + timed) + topics
+    return 4 * ((num_users + num_items + 2) * width + timed + population) + topics
 
 
 def check_device_memory(

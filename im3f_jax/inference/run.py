@@ -139,6 +139,9 @@ class Draws(NamedTuple):
     # Where the model reads times, else None; 0 in the row of a new one:
     item_time: np.ndarray | None = None  # (chain, draw, num_items + 1, bins)
     user_drift: np.ndarray | None = None  # (chain, draw, num_users + 1)
+    # Lambda of a side's factors, (chain, draw, D, D); None in files of older versions:
+    user_factor_precision: np.ndarray | None = None
+    item_factor_precision: np.ndarray | None = None
     # Topics of the training ratings in the caller's order, where they were asked for
     # and a side has topics, else None; integers, (chain, draw, N):
     user_topic: np.ndarray | None = None
@@ -589,7 +592,7 @@ def _empty_draws(
 ) -> Draws:
     """Room on the host for all kept draws, once; memory that nothing fills is free."""
     width = feature_width(spec)
-    shape = num_chains, num_kept
+    shape, square = (num_chains, num_kept), (spec.latent_dim, spec.latent_dim)
     users, items = num_users + 1, num_items + 1
     item_time = user_drift = None
     if isinstance(spec.item_time, TimeBins):
@@ -610,6 +613,8 @@ def _empty_draws(
         cut_points=np.empty((*shape, _num_cut_points(spec))),
         item_time=item_time,
         user_drift=user_drift,
+        user_factor_precision=np.empty((*shape, *square), np.float32),
+        item_factor_precision=np.empty((*shape, *square), np.float32),
         **topics,
     )
 
@@ -882,6 +887,12 @@ class _Loop:
         bias, variance, cut_points, time = fetch(
             (state.global_bias, state.rating_variance, state.cut_points, state.time)
         )
+        precisions = fetch(
+            {
+                "user": state.user_factor_prior.precision,
+                "item": state.item_factor_prior.precision,
+            }
+        )
         topics = [
             (kept, np.asarray(fetch(topic))[..., self.topics_at])
             for kept, topic in (
@@ -897,6 +908,9 @@ class _Loop:
             self.draws.global_bias[place] = bias[of]
             self.draws.rating_variance[place] = variance[of]
             self.draws.cut_points[place] = cut_points[of]
+            for side in ("user", "item"):
+                kept = getattr(self.draws, f"{side}_factor_precision")
+                kept[place] = precisions[side][of]
             for kept, values in (
                 (self.draws.item_time, time.item),
                 (self.draws.user_drift, time.user),

@@ -31,6 +31,7 @@ from im3f_jax.posterior import predict, recommend
 from im3f_jax.posterior.explain import Explanation, explain, nearest_draw
 from im3f_jax.posterior.score import level_probabilities, log_score
 from im3f_jax.posterior.similar import similar_rows
+from im3f_jax.posterior.spread import Prediction, Spread, spread_of_pairs
 
 __all__ = ["Posterior"]
 
@@ -289,8 +290,10 @@ class Posterior:
         clip: Clip = None,
         per_draw: bool = False,
         unknown: str = "raise",
-    ) -> np.ndarray:
-        """Posterior mean of ratings.
+        return_std: bool = False,
+        quantiles: Iterable | None = None,
+    ) -> "np.ndarray | Prediction":
+        """Posterior mean of ratings, and how sure it is.
 
         In each kept draw the mean of the rating over its topics,
         chi_0 + a_u . b_j + sum_k theta_M[j,k] c_u[k] + sum_i theta_U[u,i] d_j[i]; then
@@ -317,25 +320,153 @@ class Posterior:
         unknown
             What to do with ids that are not in the index: "raise", "prior" (as a new
             user or item) or "nan".
+        return_std
+            Give two standard deviations too: of the mean, over the kept draws, and of
+            the rating itself, which has the spread over topics and the noise beside.
+            (Infinite under Student's t with 2 degrees of freedom or fewer.) `clip` does
+            not touch them.
+        quantiles
+            Probabilities between 0 and 1, shape (Q,): give these quantiles of the
+            rating, a mixture over kept draws, topics and noise, too. Of a Gaussian
+            model they lie on the continuous scale of its ratings, of an ordinal one
+            they are levels, the first that is reached with that probability.
 
         Returns
         -------
-        ndarray
-            Rating scale, shape (n,), or (chain, draw, n) with `per_draw`.
+        ndarray or Prediction
+            Rating scale, shape (n,), or (chain, draw, n) with `per_draw`. With
+            `return_std` or `quantiles` a named tuple: `mean`, `std_of_mean` and
+            `std_of_rating` of shape (n,), `quantiles` of shape (n, Q); None for what
+            was not asked for. Spreads of a user or an item without a training rating
+            have that of its prior: in each draw one new row drawn from it, while the
+            mean is that which the prior expects.
 
         Raises
         ------
         InputError
             For an unknown id, unequal lengths, times of a model that reads none, or
-            pairs (and times) that were not given to a fit with store="summary".
+            pairs (and times) that were not given to a fit with store="summary", which
+            has no spreads either; for quantiles that are none; and, where spreads of
+            new rows are asked for, as `fold_in`.
         """
         bounds = self._bounds(clip)
+        asked = _probabilities(quantiles)
+        if per_draw and (return_std or asked is not None):
+            raise InputError(
+                "per_draw gives each draw's mean, return_std and quantiles what all "
+                "draws say together: ask for one of them."
+            )
         user, item, wanted = self._pairs(users, items, unknown)
         times = self._times(times, wanted)
         found = self._predict_codes(user[wanted], item[wanted], per_draw, times)
         values = np.full((*found.shape[:-1], len(user)), np.nan)
         values[..., wanted] = found
-        return values if bounds is None else np.clip(values, *bounds)
+        if bounds is not None:
+            values = np.clip(values, *bounds)
+        if not return_std and asked is None:
+            return values
+        given = user[wanted], item[wanted], times
+        spread = self._spread(*given, np.zeros(0) if asked is None else asked)
+
+        def all_pairs(found):
+            result = np.full((len(user), *found.shape[1:]), np.nan)
+            result[wanted] = found
+            return result
+
+        std_of_mean, std_of_rating, found = map(all_pairs, spread)
+        if bounds is not None:
+            found = np.clip(found, *bounds)
+        return Prediction(
+            values,
+            std_of_mean if return_std else None,
+            std_of_rating if return_std else None,
+            None if asked is None else found,
+        )
+
+    def predict_frame(
+        self,
+        users: Iterable,
+        items: Iterable,
+        *,
+        times: Iterable | None = None,
+        clip: Clip = None,
+        unknown: str = "raise",
+        quantiles: Iterable = (),
+    ) -> pd.DataFrame:
+        """Predictions as a frame, with the caller's ids.
+
+        Parameters
+        ----------
+        users, items, times, clip, unknown, quantiles
+            As in `predict`.
+
+        Returns
+        -------
+        DataFrame
+            A row a pair: user, item, prediction, std_of_mean, std_of_rating, known
+            (whether both ids have a training rating), and a column a quantile, "q0.05"
+            for 0.05.
+
+        Raises
+        ------
+        InputError
+            As `predict`.
+        """
+        users, items, quantiles = map(_column, (users, items, quantiles))
+        found = self.predict(
+            users,
+            items,
+            times=times,
+            clip=clip,
+            unknown=unknown,
+            return_std=True,
+            quantiles=quantiles,
+        )
+        columns = {
+            "user": users,
+            "item": items,
+            "prediction": found.mean,
+            "std_of_mean": found.std_of_mean,
+            "std_of_rating": found.std_of_rating,
+            "known": self.is_known(users, items),
+        }
+        for probability, values in zip(quantiles, found.quantiles.T, strict=True):
+            columns[f"q{probability:g}"] = values
+        return pd.DataFrame(columns)
+
+    def _spread(
+        self,
+        user: np.ndarray,
+        item: np.ndarray,
+        times: np.ndarray | None,
+        quantiles: np.ndarray,
+    ) -> Spread:
+        if self.draws is None:
+            raise InputError(
+                "This fit kept no draws (store='summary'): fit with store='factors' to "
+                "get standard deviations and quantiles."
+            )
+        user_row = self._rows(user, self.user_row)
+        item_row = self._rows(item, self.item_row)
+        new = {"new_user": None, "new_item": None}
+        for side, row, last in (
+            ("user", user_row, self._num_users),
+            ("item", item_row, self._num_items),
+        ):
+            if (row == last).any():
+                from im3f_jax.posterior.fold_in import prior_rows
+
+                new[f"new_{side}"] = prior_rows(self, side)
+        return spread_of_pairs(
+            self.draws,
+            self.spec,
+            user_row,
+            item_row,
+            quantiles,
+            self.levels,
+            self._time_columns(times, user_row),
+            **new,
+        )
 
     def predict_proba(
         self,
@@ -737,6 +868,75 @@ class Posterior:
             result["squared_errors"] = error**2
         return result
 
+    def fold_in(
+        self,
+        ratings: "Ratings | pd.DataFrame | None",
+        *,
+        side: str = "user",
+        ids: Iterable | None = None,
+        unknown: str = "raise",
+        duplicates: str = "error",
+        num_sweeps: int = 16,
+        seed: int = 0,
+    ) -> "Posterior":
+        """Add new users, or new items, from their ratings, without fitting anew.
+
+        In every kept draw all that belongs to a new row, factors, biases, weights over
+        topics, relative precision and the topics of its ratings, is drawn by Gibbs
+        sweeps from its posterior given the other side's rows and what the rows of its
+        side have in common, none of which the new ratings change: to learn from them
+        too, fit again. A new row without ratings is drawn from its prior. Of a MAP fit
+        the new factors are the mode.
+
+        Parameters
+        ----------
+        ratings
+            `Ratings`, a frame with the columns user, item and rating, or None. On one
+            side (`side`) the ids are new, or had no rating in the fit; on the other
+            they all had.
+        side
+            "user" for new users who rated known items, "item" for new items which
+            known users rated.
+        ids
+            More new ids, without a rating.
+        unknown
+            What to do with ratings whose other id had no rating in the fit: "raise" or
+            "drop", which logs how many.
+        duplicates
+            What to do with repeated pairs of a frame, as in `Ratings.from_dataframe`.
+        num_sweeps
+            Sweeps in each kept draw, from what the prior expects; the last is kept.
+        seed
+            The same ratings, in the same order, and seed give the same draws.
+
+        Returns
+        -------
+        Posterior
+            As this one, which stays as it is, with rows more: new ids are predicted,
+            recommended for, evaluated and saved as the others are. Trace and topics
+            reported are those of the fit.
+
+        Raises
+        ------
+        InputError
+            For ids of this side that had ratings in the fit, unknown ones of the other,
+            ids of another kind than the fit's; without kept draws, or those of an older
+            file; and for a reciprocal model, a CRF, topics of each row's own, topic
+            factors and parts that depend on time.
+        """
+        from im3f_jax.posterior.fold_in import fold_in
+
+        return fold_in(
+            self,
+            ratings,
+            side=side,
+            ids=ids,
+            unknown=unknown,
+            duplicates=duplicates,
+            num_sweeps=num_sweeps,
+            seed=seed,
+        )
+
     def coassignment(self, rows: Iterable, side: str = "user") -> np.ndarray:
         """Posterior probability that two training ratings share a topic.
 
@@ -1016,6 +1216,28 @@ class Posterior:
 
 def _index(key: np.ndarray, times: np.ndarray) -> pd.MultiIndex:
     return pd.MultiIndex.from_arrays([key, np.asarray(times, np.float64)])
+
+
+def _probabilities(quantiles: Iterable | None) -> np.ndarray | None:
+    """Check the quantiles that are asked for, shape (Q,)."""
+    if quantiles is None:
+        return None
+    try:
+        asked = np.atleast_1d(np.asarray(quantiles, np.float64))
+    except (TypeError, ValueError):
+        asked = np.full(1, np.nan)
+    if asked.ndim > 1 or not np.all((asked > 0) & (asked < 1)):
+        raise InputError(
+            f"quantiles is {quantiles!r}, but must be numbers between 0 and 1."
+        )
+    return asked
+
+
+def _column(values: Iterable):
+    """Hold values of one column, which may be read once only."""
+    if pd.api.types.is_scalar(values):
+        return [values]
+    return values if hasattr(values, "__len__") else list(values)
 
 
 def _span(values: np.ndarray) -> str:

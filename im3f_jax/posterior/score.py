@@ -30,6 +30,7 @@ __all__ = [
     "midpoints",
     "pad_pairs",
     "pad_times",
+    "probabilities_of_pairs",
     "time_of_pairs",
 ]
 
@@ -286,18 +287,43 @@ def _probabilities(users, items, global_bias, variance, edges, pairs, spec):
     def one_chunk(given):
         *pair, part = given
         bias = global_bias if part is None else global_bias + part
-        mean, weight = mixture_of_pairs(users, items, largest, spec, bias, *pair)
-        kept = jnp.sum(weight, axis=(1, 2))
-        root, cdf, _ = noise_of_pairs(users, items, spec, *pair)
-        scale = 1 / jnp.sqrt(variance) if root is None else root / jnp.sqrt(variance)
-        upto = [
-            jnp.sum(weight * cdf((edge - mean) * scale), axis=(1, 2)) for edge in edges
-        ]
-        upto = jnp.stack([jnp.zeros_like(kept), *upto, kept])
-        each = jnp.maximum(jnp.diff(upto, axis=0), 0) / kept[None]
-        return each.T, jnp.maximum(1 - kept, 0)
+        given = users, items, largest, spec, bias
+        return probabilities_of_pairs(*given, *pair, variance, edges)
 
     return lax.map(one_chunk, pairs)
+
+
+def probabilities_of_pairs(
+    users: Array,
+    items: Array,
+    largest: tuple[tuple[Array, Array], tuple[Array, Array]],
+    spec: ModelSpec,
+    bias: Array,
+    user: Array,
+    item: Array,
+    variance: Array,
+    edges: Array,
+) -> tuple[Array, Array]:
+    """Probability of each level in a draw, (n, L), and the weight left out, (n,).
+
+    Parameters
+    ----------
+    users, items, largest, spec, bias, user, item
+        As in `mixture_of_pairs`.
+    variance
+        sigma^2, scalar.
+    edges
+        Between the levels, rating scale (or that of an ordinal model's latent ratings),
+        shape (L - 1,).
+    """
+    mean, weight = mixture_of_pairs(users, items, largest, spec, bias, user, item)
+    kept = jnp.sum(weight, axis=(1, 2))
+    root, cdf, _ = noise_of_pairs(users, items, spec, user, item)
+    scale = 1 / jnp.sqrt(variance) if root is None else root / jnp.sqrt(variance)
+    upto = [jnp.sum(weight * cdf((edge - mean) * scale), axis=(1, 2)) for edge in edges]
+    upto = jnp.stack([jnp.zeros_like(kept), *upto, kept])
+    each = jnp.maximum(jnp.diff(upto, axis=0), 0) / kept[None]
+    return each.T, jnp.maximum(1 - kept, 0)
 
 
 @partial(jax.jit, static_argnames="density")

@@ -30,9 +30,8 @@ NUM_USERS, NUM_ITEMS = 59, 39  # of the trained rows of fits.data()
 @pytest.mark.parametrize("name", list(fits.MODELS))
 def test_the_estimate_of_a_draw_is_its_size(name):
     posterior = fits.posterior(name)
-    held = posterior.draws.user_features.nbytes + posterior.draws.item_features.nbytes
     each = estimate_draw_bytes(posterior.spec, NUM_USERS, NUM_ITEMS)
-    assert held == each * posterior.num_kept
+    assert fits.held(posterior) == each * posterior.num_kept
 
 
 def test_the_estimate_of_the_device_is_of_the_order_of_what_is_live():
