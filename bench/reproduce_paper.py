@@ -27,6 +27,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pandas as pd
 
 import im3f_jax as im3f
 from bench import accuracy, machine, rows
@@ -564,29 +565,39 @@ def _mean_curve(splits, score):
 
 
 def draw_topics(result, figure):
-    """Draw topics in use by gamma: a column a beta, a line a side."""
-    betas = sorted({row["unit"]["beta"] for row in result["results"]})
+    """Draw topics in use by gamma: a column a beta, a row a side."""
+    rows = [
+        {
+            "beta": row["unit"]["beta"],
+            "gamma": row["unit"]["gamma"],
+            "model": f"{row['unit']['model']}, {row['unit']['sweeps']} sweeps",
+            "num_user_topics": row["num_user_topics"],
+            "num_item_topics": row["num_item_topics"],
+        }
+        for row in result["results"]
+    ]
+    rows += [
+        {
+            "beta": row["unit"]["beta"],
+            "gamma": row["unit"]["gamma"],
+            "model": "the authors' program",
+            "num_user_topics": row["program"][0],
+            "num_item_topics": row["program"][1],
+        }
+        for row in result["results"]
+        if row["unit"]["model"] == result["results"][-1]["unit"]["model"]
+    ]
+    table = pd.DataFrame(rows)
+    betas = sorted(table["beta"].unique())
     axes = figure.subplots(2, len(betas), sharex=True, sharey="row", squeeze=False)
-    marks = {}
-    for (model, beta), found in _by(result["results"], "model", "beta").items():
-        gammas = [row["unit"]["gamma"] for row in found]
-        for number, side in enumerate(("user", "item")):
-            axis = axes[number, betas.index(beta)]
-            counts = [row[f"num_{side}_topics"] for row in found]
-            label = f"{model}, {found[0]['unit']['sweeps']} sweeps"
-            mark = marks.setdefault(model, "os^v"[len(marks) % 4])
-            axis.plot(gammas, counts, f"{mark}-", label=label)
-            program = [row["program"][number] for row in found]
-            if model == result["results"][-1]["unit"]["model"]:
-                axis.plot(gammas, program, "kx--", label="the authors' program")
-            axis.set(xscale="log", yscale="symlog")
-            if betas.index(beta) == 0:
-                axis.set_ylabel(f"{side} topics")
-            if number == 0:
-                axis.set_title(f"beta = {beta:g}")
-            else:
-                axis.set_xlabel("gamma")
-    axes[1, 0].legend(fontsize="x-small")
+    for line, side in zip(axes, ("user", "item"), strict=True):
+        for axis, beta in zip(line, betas, strict=True):
+            found = table[table["beta"] == beta]
+            given = {"x": "gamma", "lines": "model", "title": f"beta = {beta:g}"}
+            im3f.plots.plot_topic_grid(found, side, **given, ax=axis)
+            if axis is not axes[1, 0]:
+                axis.get_legend().remove()
+            axis.label_outer()
 
 
 def draw_curves(result, figure):

@@ -348,6 +348,25 @@ def paper_estimate(paper=None, supposed=None):
 # --- the command --------------------------------------------------------------------
 
 
+def draw(results, path):
+    """Draw ratings a second by devices; without matplotlib say so."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print("no figure: install matplotlib, pip install 'im3f-jax[plots]'")
+        return
+    import pandas as pd
+
+    from im3f_jax.posterior.plots import plot_scaling
+
+    rows = [
+        row | {"kind": kind} for kind in ("strong", "weak") for row in results[kind]
+    ]
+    figure = Figure(layout="constrained")
+    plot_scaling(pd.DataFrame(rows), ax=figure)
+    figure.savefig(path, dpi=110)
+
+
 def parse(arguments=None):
     """Read the command line."""
     parser = argparse.ArgumentParser(
@@ -417,6 +436,7 @@ def main(arguments=None):
         "paper": paper,
     }
     path = write_result(options.json_name, payload, started)
+    draw(results, path.with_suffix(".png"))
     print(f"written: bench/results/{path.name}")
     return 0
 

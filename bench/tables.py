@@ -353,6 +353,22 @@ def on_paper(name):
     )
 
 
+def napoleon(name):
+    """Tell what the README's picture is of."""
+    result = _read(name)
+    sweeps, first = result["sweeps"], result["items"][0]
+    draws = sweeps["num_samples"] // sweeps["thinning"] * sweeps["num_chains"]
+    return (
+        f"{result['model']}, fitted to all {result['num_ratings']:,} ratings of "
+        f"{result['data']}; {draws} draws of {sweeps['num_chains']} chains of "
+        f"{sweeps['num_warmup']} + {sweeps['num_samples']} sweeps, largest R-hat "
+        f"{result['largest_r_hat']:.2f}. Of {result['num_items']:,} films with 20 "
+        f"ratings or more {first['title']} depends most on the mood: "
+        f"{first['mean']:.2f} ({first['low']:.2f} to {first['high']:.2f}) against a "
+        f"median of {result['median']:.2f}, beside noise of 1." + _source(result, name)
+    )
+
+
 def validation(*names):
     """Show every sampler's least p-values, and how many mutants were caught."""
     read = [_read(name) for name in names]
@@ -730,6 +746,7 @@ TABLES = {
     ),
     "peers": lambda: peers("peers"),
     "demo": lambda: demo("demo"),
+    "napoleon": lambda: napoleon("napoleon_dynamite"),
     "throughput": lambda: throughput("throughput_quick"),
     "room": lambda: throughput("throughput_room", "throughput_all"),
     "kernels": lambda: kernels("kernels"),

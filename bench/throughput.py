@@ -24,6 +24,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 
 import im3f_jax as im3f
 from bench import machine, rows
@@ -557,44 +558,31 @@ def _print_crossovers(crossed, results):
 
 
 def draw(results, path):
-    """Draw seconds a sweep against ratings, a line a device; return the path or None.
-
-    In black and grey, told apart by marks and dashes.
-    """
+    """Draw seconds a sweep by ratings, a line a device; return the path or None."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         print("no figure: install matplotlib, pip install 'im3f-jax[plots]'")
         return None
     settings = _by_setting(results)
-    style = {
-        "cpu": {"color": "0.5", "marker": "o", "linestyle": "--"},
-        "gpu": {"color": "0.0", "marker": "s", "linestyle": "-"},
-    }
     wide = min(4, len(settings))
     high = math.ceil(len(settings) / wide)
-    figure = Figure(figsize=(1 + 3 * wide, 0.6 + 2.8 * high), layout="constrained")
+    figure = Figure(figsize=(1 + 3 * wide, 0.6 + 3.2 * high), layout="constrained")
     every = figure.subplots(high, wide, sharex=True, sharey=True, squeeze=False)
     for axes, ((latent_dim, truncation), sizes) in zip(
         every.flat, settings.items(), strict=False
     ):
-        for platform in dict.fromkeys(p for _, _, of in sizes for p in of):
-            points = [
-                (number, of[platform]) for _, number, of in sizes if platform in of
-            ]
-            axes.plot(
-                *zip(*points, strict=True), label=platform, **style.get(platform, {})
-            )
+        rows = [
+            {"device": platform, "num_ratings": number, "seconds": seconds}
+            for _, number, of in sizes
+            for platform, seconds in of.items()
+        ]
         kind = f"K={truncation}" if truncation else "BPMF"
-        axes.set_title(f"D={latent_dim}, {kind}", fontsize=10)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.grid(color="0.9")
-        axes.legend(frameon=False)
+        title = f"D={latent_dim}, {kind}"
+        im3f.plots.plot_throughput(pd.DataFrame(rows), title=title, ax=axes)
+        axes.label_outer()
     for axes in every.flat[len(settings) :]:
         axes.set_axis_off()
-    figure.supxlabel("ratings")
-    figure.supylabel("seconds a sweep")
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path, dpi=110)
     return path

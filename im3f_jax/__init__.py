@@ -74,20 +74,24 @@ _PUBLIC = {
     "Im3fWarning": "im3f_jax.errors",
 }
 
-__all__ = ["__version__", *_PUBLIC]
+# Modules that are public as a whole.
+_MODULES = {"plots": "im3f_jax.posterior.plots"}
+
+__all__ = ["__version__", *_PUBLIC, *_MODULES]
 
 
 def __getattr__(name):
     """Import a public name when it is first asked for."""
-    try:
-        module = _PUBLIC[name]
-    except KeyError:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    value = getattr(importlib.import_module(module), name)
+    if name in _MODULES:
+        value = importlib.import_module(_MODULES[name])
+    elif name in _PUBLIC:
+        value = getattr(importlib.import_module(_PUBLIC[name]), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value  # found once: the next look-up does not come here
     return value
 
 
 def __dir__():
     """List the public names, loaded or not."""
-    return sorted(set(globals()) | set(_PUBLIC))
+    return sorted(set(globals()) | set(__all__))

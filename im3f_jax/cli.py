@@ -12,6 +12,8 @@ import json
 import logging
 import math
 import os
+import re
+import shlex
 import sys
 import time
 import warnings
@@ -31,6 +33,7 @@ PREDICTIONS = "predictions.csv"
 METRICS = "metrics.json"
 TRACE = "trace.csv"
 MODEL = "model.npz"
+REPORT = "report.html"
 
 _USER_WORDS = "user", "userid"
 _ITEM_WORDS = "item", "itemid", "movie", "movieid"
@@ -145,6 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         that it refuses.
     """
     arguments = _parser().parse_args(argv)
+    arguments.words = sys.argv[1:] if argv is None else list(argv)
     try:
         with _warnings_in_one_line():
             return arguments.run(arguments)
@@ -201,6 +205,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_fold_in(commands)
     _add_recommend(commands)
     _add_similar(commands)
+    _add_report(commands)
     _add_dblp(commands)
     _add_demo(commands)
     return parser
@@ -523,6 +528,53 @@ def _add_list(parser) -> None:
     )
 
 
+def _add_report(commands) -> None:
+    parser = _add_command(
+        commands,
+        "report",
+        _report,
+        "write a page of HTML about a fitted model, with pictures",
+        "Write one page about a fit: data, model, convergence, errors, topics, "
+        "calibration. It needs no network and runs no script. Test ratings come from "
+        f"the folder's {PREDICTIONS}.",
+    )
+    parser.add_argument(
+        "model", metavar="DIR", help="what im3f fit wrote: its folder, or the file"
+    )
+    parser.add_argument(
+        "--out", metavar="FILE", help=f"default: {REPORT} beside the model"
+    )
+    parser.add_argument(
+        "--ratings",
+        metavar="FILE",
+        help="what im3f fit was given: for counts, for what others gave, for titles "
+        "that lie beside it, and for --baselines",
+    )
+    parser.add_argument(
+        "--baselines",
+        action="store_true",
+        help="fit BPMF and M3F(2, 1) to the same ratings, and compare",
+    )
+    parser.add_argument(
+        "--titles",
+        metavar="FILE",
+        help="u.item, movies.dat, movies.csv, or a CSV of items and titles",
+    )
+    parser.add_argument(
+        "--data-dir", metavar="DIR", help="folder of data sets, as for im3f fit"
+    )
+    parser.add_argument(
+        "--duplicates",
+        choices=["error", "last", "mean", "keep"],
+        default="error",
+        help="as for im3f fit (default: error)",
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace a page that is there"
+    )
+    parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
+
+
 def _add_dblp(commands) -> None:
     parser = _add_command(
         commands,
@@ -713,6 +765,7 @@ def _fit(arguments: argparse.Namespace) -> int:
     judged = train if test is None else test
     scores = posterior.evaluate(judged, clip=arguments.clip)
     metrics = {
+        "command": _command(arguments.words),
         "model": arguments.model,
         "data": {
             "file": Path(arguments.file).name,
@@ -923,6 +976,12 @@ def _rows(path: str, key: str) -> np.ndarray:
             f"{path} has no array {key!r}; its arrays are {', '.join(arrays)}"
         )
     return arrays[key]
+
+
+def _command(words: list[str]) -> str:
+    """Write the command as it was given, but without the folders of its files."""
+    names = [re.sub(r"^(--[\w-]+=)?.*[/\\](?=.)", r"\1", word) for word in words]
+    return shlex.join(["im3f", *names])
 
 
 def _topics(posterior) -> dict:
@@ -1293,6 +1352,128 @@ def _write_each(frames, file, as_json: bool) -> None:
         elif len(frame):
             shape = {"orient": "records", "lines": True, "force_ascii": False}
             frame.to_json(file, double_precision=15, **shape)
+
+
+# --- im3f report ------------------------------------------------------------------
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    path = Path(arguments.model)
+    folder = path if path.is_dir() else path.parent
+    out = Path(arguments.out or folder / REPORT)
+    if out.exists() and not arguments.overwrite:
+        raise InputError(f"{out} is there already: name another, or add --overwrite")
+    if not os.access(out.parent, os.W_OK):
+        raise InputError(f"{out.parent} is no folder that can be written to")
+    if arguments.baselines and arguments.ratings is None:
+        raise InputError("--baselines needs the ratings of the fit: give --ratings")
+    say = _silent if arguments.quiet else _say
+    posterior = _load(arguments.model)
+    metrics, test = _judged(folder, posterior)
+    if arguments.baselines and test is None:
+        raise InputError(
+            "--baselines needs test ratings, but the fit had none (--split none), or "
+            f"{folder} holds the model alone"
+        )
+    train = titles = None
+    where = {"data_dir": arguments.data_dir, "progress": not arguments.quiet}
+    if arguments.ratings is not None:
+        ratings = im3f_jax.load_ratings(
+            arguments.ratings, duplicates=arguments.duplicates, **where
+        )
+        train, test = _parted(ratings, posterior, test, arguments.ratings)
+    if arguments.titles is not None:
+        titles = im3f_jax.load_titles(arguments.titles, **where)
+    elif arguments.ratings is not None:
+        try:
+            titles = im3f_jax.load_titles(arguments.ratings, download=False, **where)
+        except InputError as error:
+            say(f"No titles: {_sentence(error)}")
+    clip = metrics.get("clip")
+    clip = tuple(clip) if isinstance(clip, list) else clip
+    baselines = None
+    with _progress_notes(arguments.quiet):
+        if arguments.baselines:
+            baselines = _baselines(posterior, train, test, arguments.quiet)
+        posterior.report(
+            out,
+            test=test,
+            train=train,
+            titles=titles,
+            baselines=baselines,
+            clip=clip,
+            command=metrics.get("command"),
+            heading="What the fit found"
+            + (f": {metrics['data']['file']}" if metrics else ""),
+        )
+    say(f"Wrote {out}")
+    return 0
+
+
+def _judged(folder: Path, posterior):
+    """Read what a fit's folder says, and its test ratings, where it had any."""
+    if not (folder / METRICS).is_file():
+        return {}, None
+    metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+    if metrics["scored_on"] != "test" or not (folder / PREDICTIONS).is_file():
+        return metrics, None
+    frame = _read_text(str(folder / PREDICTIONS))
+    times = {}
+    if "timestamp" in frame:
+        times["timestamp"] = frame["timestamp"].to_numpy(np.float64)
+    test = im3f_jax.Ratings(
+        user=posterior.users.lookup(_as_known(frame["user"], posterior.users)),
+        item=posterior.items.lookup(_as_known(frame["item"], posterior.items)),
+        rating=frame["rating"].to_numpy(np.float64),
+        users=posterior.users,
+        items=posterior.items,
+        **times,
+    )
+    return metrics, test
+
+
+def _parted(ratings, posterior, test, name: str):
+    """Part a file of ratings as the fit did: training ratings, and its test set."""
+    user = posterior.users.lookup(ratings.user_ids).astype(np.int64)
+    item = posterior.items.lookup(ratings.item_ids)
+    held = np.full(len(ratings), False)
+    if test is not None:
+        pairs = len(posterior.items)
+        held = np.isin(
+            user * pairs + item, test.user.astype(np.int64) * pairs + test.item
+        )
+    found = [int(np.sum(~held)), int(np.sum(held))]
+    asked = [found[0], 0 if test is None else len(test)]
+    if posterior.train_predictions is not None:
+        asked[0] = len(posterior.train_predictions)
+    if found != asked:
+        raise InputError(
+            f"{name} gives {found[0]:,} training and {found[1]:,} test ratings, the "
+            f"fit had {asked[0]:,} and {asked[1]:,}: give --ratings and --duplicates "
+            "as for im3f fit"
+        )
+    train, test = (ratings.select(np.flatnonzero(rows)) for rows in (~held, held))
+    return train, test if len(test) else None
+
+
+def _baselines(posterior, train, test, quiet: bool) -> dict:
+    """Fit BPMF and M3F as the model was fitted: dimension, likelihood, sweeps, seed."""
+    ordinal = isinstance(posterior.spec.likelihood, im3f_jax.Ordinal)
+    shared = {"likelihood": posterior.spec.likelihood if ordinal else "gaussian"}
+    shared["latent_dim"] = posterior.spec.latent_dim
+    models = {
+        "BPMF": im3f_jax.BPMF(**shared),
+        "M3F(2, 1)": im3f_jax.M3F(2, 1, **shared),
+    }
+    run = {
+        name: getattr(posterior, name)
+        for name in ("num_warmup", "num_samples", "thinning", "seed")
+    }
+    run["num_chains"] = len(posterior.trace["rating_variance"])
+    return {
+        name: model.fit(train, test=test, progress=not quiet, **run)
+        for name, model in models.items()
+    }
 
 
 # --- im3f dblp --------------------------------------------------------------------

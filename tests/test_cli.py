@@ -567,3 +567,104 @@ def test_a_compilation_cache_that_is_a_file_is_said(tmp_path, capsys):
     path.write_text("")
     with pytest.raises(FileExistsError), cli._compilation_cache(str(path)):
         pass
+
+
+# matplotlib reads names that its dependencies deprecate.
+drawing = pytest.mark.filterwarnings("default::PendingDeprecationWarning")
+
+
+@drawing
+def test_report_writes_a_page(fitted, ratings_file, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    _, metrics = read(fitted)
+    out = tmp_path / "page.html"
+    command = ["report", str(fitted), "--out", str(out)]
+    assert main(command) == 0
+    assert capsys.readouterr().err == f"Wrote {out}\n"
+    text = out.read_text(encoding="utf-8")
+    assert f"{metrics['rmse']:.4f}" in text
+    assert "What the fit found: ratings.csv" in text
+    assert metrics["command"] in text  # no character of it needs escaping
+    assert str(ratings_file.parent) not in text
+    assert "BPMF and M3F were not fitted beside it" in text
+
+    assert main(command) == 2
+    assert "is there already" in one_line(capsys)
+    titles = tmp_path / "titles.csv"
+    lines = (f"{item},Film <{item}>" for item in range(7, 257, 10))
+    titles.write_text("item,title\n" + "\n".join(lines) + "\n")
+    more = ["--ratings", str(ratings_file), "--titles", str(titles), "--quiet"]
+    assert main([*command, *more, "--overwrite"]) == 0
+    assert capsys.readouterr().err == ""
+    text = out.read_text(encoding="utf-8")
+    assert "Film &lt;7&gt;" in text or "Film &lt;17&gt;" in text
+    assert f"{metrics['data']['num_train']:,}" in text
+    assert "training ratings by level" in text.lower()
+
+
+def test_report_fits_what_it_compares_with(fitted, ratings_file, tmp_path, monkeypatch):
+    posterior = im3f.load(fitted / "model.npz")
+    fits, written = [], {}
+
+    def fit(self, train, test, **settings):
+        fits.append((self, train, test, settings))
+        return posterior
+
+    def report(self, path, **given):
+        written.update(given)
+
+    monkeypatch.setattr("im3f_jax.api.Model.fit", fit)
+    monkeypatch.setattr(im3f.Posterior, "report", report)
+    out = str(tmp_path / "page.html")
+    command = ["report", str(fitted), "--out", out, "--ratings", str(ratings_file)]
+    assert main([*command, "--baselines", "--quiet"]) == 0
+    bpmf, m3f = (model for model, *_ in fits)
+    assert bpmf == im3f.BPMF(2) and m3f == im3f.M3F(2, 1, 2)
+    run = {"num_warmup": 3, "num_samples": 5, "thinning": 1, "seed": 1}
+    for _, train, test, settings in fits:
+        assert settings == run | {"num_chains": 1, "progress": False}
+        frame, metrics = read(fitted)
+        assert len(train) == metrics["data"]["num_train"]
+        pairs = frame.set_index("user")[["item", "rating"]].itertuples(name=None)
+        held = {user: rest for user, *rest in pairs}
+        rows = zip(test.user_ids, test.item_ids, test.rating, strict=True)
+        assert {user: rest for user, *rest in rows} == held
+    assert list(written["baselines"]) == ["BPMF", "M3F(2, 1)"]
+    assert written["test"] is fits[0][2] and written["train"] is fits[0][1]
+
+
+def test_report_of_the_model_alone_and_mistakes(fitted, tmp_path, monkeypatch, capsys):
+    written = {}
+    monkeypatch.setattr(
+        im3f.Posterior, "report", lambda self, path, **given: written.update(given)
+    )
+    alone = tmp_path / "model.npz"
+    alone.write_bytes((fitted / "model.npz").read_bytes())
+    assert main(["report", str(alone), "--quiet"]) == 0
+    assert written["test"] is None and written["command"] is None
+    assert main(["report", str(fitted), "--baselines"]) == 2
+    assert "give --ratings" in one_line(capsys)
+    other = tmp_path / "ratings.csv"
+    frame, metrics = read(fitted)
+    frame[["user", "item", "rating"]].to_csv(other, index=False)
+    assert main(["report", str(fitted), "--ratings", str(other)]) == 2
+    number = f"{metrics['data']['num_train']} and {len(frame)}:"
+    said = f"gives 0 training and {len(frame)} test ratings, the fit had {number}"
+    assert said in one_line(capsys)
+    assert main(["report", str(alone), "--ratings", str(other), "--baselines"]) == 2
+    assert "needs test ratings" in one_line(capsys)
+    assert main(["report", str(tmp_path / "nothing")]) == 2
+    assert "nothing" in one_line(capsys)
+
+
+def test_the_recorded_command_names_no_folder():
+    words = [
+        "fit",
+        "/a b/c/u.data",
+        "--out=x/y",
+        "--split",
+        "/d/rows.npz:k",
+        "--clip=1,5",
+    ]
+    found = cli._command(words)
+    assert found == "im3f fit u.data --out=y --split rows.npz:k --clip=1,5"

@@ -46,6 +46,7 @@ __all__ = [
     "parts_of_rows",
     "precisions_of_features",
     "prediction_features",
+    "topics_of_features",
 ]
 
 # Topics a side that one rating's mixture holds: those of largest weight in its row.
@@ -266,6 +267,36 @@ def _places(spec: ModelSpec) -> tuple[tuple[int, int], tuple[int, int]]:
     )
 
 
+def topics_of_features(users, items, spec: ModelSpec, side: str) -> tuple:
+    """Find one side's topics in vectors of draws: their weights, and their biases.
+
+    Parameters
+    ----------
+    users, items
+        Vectors as `prediction_features` gives them, with any axes before the last two.
+    spec
+        For the sizes.
+    side
+        "user" for user topics (moods), "item" for item topics (contexts).
+
+    Returns
+    -------
+    tuple of array
+        Weights, shape (..., rows, topics), of users for user topics, of items for item
+        topics, the other way round under `own_topics`; and the biases that the topics
+        select, of items for user topics, of users for item topics.
+    """
+    place = 0 if side == "user" else 1
+    number = spec.num_user_topics if side == "user" else spec.num_item_topics
+    of_bias, of_weights = (starts[place] for starts in _places(spec))
+    weights = weight_sides(spec, users, items)[place]
+    bias = items if side == "user" else users
+    return (
+        weights[..., of_weights : of_weights + number],
+        bias[..., of_bias : of_bias + number],
+    )
+
+
 def mixture_of_pairs(
     users: Array,
     items: Array,
@@ -344,16 +375,11 @@ def parts_of_product(user: Array, item: Array, spec: ModelSpec) -> dict[str, Arr
         topics).
     """
     dim = spec.latent_dim
-    (start_u, start_i), (weight_u, weight_i) = _places(spec)
-    of_user_topics, of_item_topics = weight_sides(spec, user, item)
     contexts, moods = spec.num_item_topics, spec.num_user_topics
-    parts = {
-        "factors": (user[..., :dim] * item[..., :dim]).sum(-1),
-        "user_bias": user[..., start_i : start_i + contexts],
-        "item_weight": of_item_topics[..., weight_i : weight_i + contexts],
-        "item_bias": item[..., start_u : start_u + moods],
-        "user_weight": of_user_topics[..., weight_u : weight_u + moods],
-    }
+    parts = {"factors": (user[..., :dim] * item[..., :dim]).sum(-1)}
+    given = user, item, spec
+    parts["item_weight"], parts["user_bias"] = topics_of_features(*given, "item")
+    parts["user_weight"], parts["item_bias"] = topics_of_features(*given, "user")
     shape = _product_shape(spec)
     if shape[2]:
         start = dim + contexts + moods

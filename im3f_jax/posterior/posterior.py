@@ -1068,6 +1068,74 @@ class Posterior:
             | {name: values.ravel() for name, values in self.trace.items()}
         )
 
+    def plot_trace(self, scalars=None, *, ax=None):
+        """Plot label-free scalars by sweep; see `im3f_jax.plots.plot_trace`."""
+        from im3f_jax.posterior.plots import plot_trace
+
+        return plot_trace(self, scalars, ax=ax)
+
+    def report(
+        self,
+        path,
+        *,
+        test: Ratings | None = None,
+        train: Ratings | None = None,
+        titles=None,
+        baselines=None,
+        clip: Clip = None,
+        command: str | None = None,
+        heading: str = "What the fit found",
+    ):
+        """Write one page of HTML about the fit: facts, errors, topics, pictures.
+
+        It holds everything that it shows: it needs no network and runs no script. Where
+        something is not given (`test`, `train`, `baselines`), the page says so.
+
+        Parameters
+        ----------
+        path
+            The file, replaced at the end.
+        test
+            Held-out ratings, for errors, calibration and coverage.
+        train
+            The training ratings: for counts, and what others gave.
+        titles
+            Of items, by id: a mapping, a Series, or what `load_titles` gives.
+        baselines
+            Other fits by name, compared with this one on `test`; or what `compare`
+            gave.
+        clip
+            As in `evaluate`.
+        command
+            How the fit was made, for the last section.
+        heading
+            Of the page.
+
+        Returns
+        -------
+        pathlib.Path
+            The file.
+
+        Raises
+        ------
+        InputError
+            Without matplotlib; for ratings that do not fit the model; for baselines
+            without `test`.
+        """
+        from im3f_jax.posterior.report import write_report
+
+        return write_report(
+            self,
+            path,
+            test=test,
+            train=train,
+            titles=titles,
+            baselines=baselines,
+            clip=clip,
+            command=command,
+            heading=heading,
+        )
+
     def save(self, path) -> None:
         """Write the posterior to one file, self-contained, without pickle.
 

@@ -25,6 +25,7 @@ __all__ = [
     "LevelProbabilities",
     "LogScore",
     "level_probabilities",
+    "log_below",
     "log_likelihood",
     "log_score",
     "midpoints",
@@ -104,13 +105,8 @@ def log_score(
     times
         Of the ratings, where the model reads them.
     """
-    total, dropped, number = None, 0.0, 0
     given = draws, spec, user_row, item_row, rating, levels, times
-    for value, lost in _score_draws(*given):
-        dropped += lost
-        total = value if total is None else np.logaddexp(total, value)
-        number += 1
-    return LogScore(total - np.log(number), dropped / number)
+    return _mean_over_draws(_score_draws(*given))
 
 
 def log_likelihood(
@@ -146,10 +142,45 @@ def log_likelihood(
     return LogScore(found.reshape(chains, kept, -1), dropped / len(found))
 
 
+def log_below(
+    draws: Draws,
+    spec: ModelSpec,
+    user_row: np.ndarray,
+    item_row: np.ndarray,
+    rating: np.ndarray,
+    times: TimeColumns | None = None,
+) -> LogScore:
+    """Log probability that a Gaussian model gives to less than a rating, nats.
+
+    Parameters as in `log_score`; over the topics of largest weight, as there.
+    """
+    given = draws, spec, user_row, item_row, rating, None, times
+    return _mean_over_draws(_score_draws(*given, below=True))
+
+
+def _mean_over_draws(scores: Iterator[tuple[np.ndarray, float]]) -> LogScore:
+    total, dropped, number = None, 0.0, 0
+    for value, lost in scores:
+        dropped += lost
+        total = value if total is None else np.logaddexp(total, value)
+        number += 1
+    return LogScore(total - np.log(number), dropped / number)
+
+
 def _score_draws(
-    draws: Draws, spec: ModelSpec, user_row, item_row, rating, levels, times
+    draws: Draws,
+    spec: ModelSpec,
+    user_row,
+    item_row,
+    rating,
+    levels,
+    times,
+    below: bool = False,
 ) -> Iterator[tuple[np.ndarray, float]]:
-    """Log score of the ratings in one draw after the other, and the weight left out."""
+    """Log score of the ratings in one draw after the other, and the weight left out.
+
+    With `below` of all that is less than the rating, without levels.
+    """
     count = len(rating)
     pairs = pad_pairs(user_row, item_row)
 
@@ -162,6 +193,8 @@ def _score_draws(
         level = np.searchsorted(levels, rating)
     elif levels is None:
         low = high = cut(rating)
+        if below:
+            low = cut(np.full(count, -np.inf))
     else:
         low, high = map(cut, midpoints(np.asarray(levels), rating))
     for chain in range(draws.global_bias.shape[0]):
@@ -178,7 +211,7 @@ def _score_draws(
                 np.float32(draws.rating_variance[chain, s]),
                 (*pairs, low, high, pad_times(part, pairs[0].shape)),
                 spec,
-                density=levels is None,
+                density=levels is None and not below,
             )
             value = np.asarray(value, np.float64).reshape(-1)[:count]
             yield value, float(np.mean(np.asarray(lost).reshape(-1)[:count]))
