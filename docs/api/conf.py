@@ -22,8 +22,10 @@ napoleon_use_ivar = True
 def _check_public_names(app, env):
     """Warn of a public name that is not on the page."""
     shown = env.domains["py"].data["objects"]
-    for name in set(im3f_jax.__all__) - {"__version__"}:
-        if f"im3f_jax.{name}" not in shown:
+    wanted = {f"im3f_jax.{name}": name for name in im3f_jax._PUBLIC}
+    wanted |= {module: name for name, module in im3f_jax._MODULES.items()}
+    for full, name in wanted.items():
+        if full not in shown:
             logging.getLogger(__name__).warning("%s is public and not shown", name)
 
 

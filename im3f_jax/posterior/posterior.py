@@ -1069,7 +1069,24 @@ class Posterior:
         )
 
     def plot_trace(self, scalars=None, *, ax=None):
-        """Plot label-free scalars by sweep; see `im3f_jax.plots.plot_trace`."""
+        """Plot label-free scalars by sweep, as `im3f_jax.plots.plot_trace` does.
+
+        Parameters
+        ----------
+        scalars
+            Names in `trace`, a panel each; or one name. None: those that vary.
+        ax
+            Matplotlib axes, as many as scalars.
+
+        Returns
+        -------
+        matplotlib axes, or for several scalars an ndarray of them
+
+        Raises
+        ------
+        InputError
+            For a name that is not in the trace, or another number of axes.
+        """
         from im3f_jax.posterior.plots import plot_trace
 
         return plot_trace(self, scalars, ax=ax)
