@@ -134,7 +134,7 @@ def headline(name):
         probability = found.get("log_probability")
         lines.append(
             [
-                NAMES.get(model, model),
+                model,
                 f"{found['rmse_clipped']:.4f}",
                 "-" if probability is None else f"{probability:.4f}",
                 f"{found['mae_clipped']:.4f}",
