@@ -5,9 +5,11 @@ import functools
 import inspect
 import logging
 import math
+import os
 import platform
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from numbers import Real
@@ -25,6 +27,7 @@ from im3f_jax.data.times import TimeColumns, TimeScale
 from im3f_jax.errors import Im3fWarning, InputError
 from im3f_jax.gibbs.sweep_info import effective_dimension
 from im3f_jax.gibbs.topic_room import kept_topic_dtypes, start_room
+from im3f_jax.inference.checkpoint import Checkpoints, Places, fingerprint
 from im3f_jax.inference.devices import (
     block_sizes,
     describe_device,
@@ -56,6 +59,7 @@ from im3f_jax.model.factor_prior import (
 )
 from im3f_jax.model.likelihood import Gaussian, Ordinal
 from im3f_jax.model.noise import ConstantNoise, GammaNoise
+from im3f_jax.model.plain import spec_to_json
 from im3f_jax.model.reciprocal import Reciprocal, is_reciprocal, is_unordered
 from im3f_jax.model.scalars import Gamma, InverseGamma
 from im3f_jax.model.spec import (
@@ -134,6 +138,8 @@ class Model(ModelSpec):
         track_train: bool = True,
         memory_limit: int | None = None,
         callback: Callable[[int, float, dict], Any] | None = None,
+        checkpoint_dir: str | os.PathLike | None = None,
+        checkpoint_every: int = 50,
     ) -> Posterior:
         """Sample the posterior.
 
@@ -184,6 +190,15 @@ class Model(ModelSpec):
             memory.
         callback
             Called as callback(sweep, elapsed seconds, metrics) between compiled chunks.
+        checkpoint_dir
+            A folder to which the run is written as it goes, made if need be. A fit of
+            the same model, ratings and settings goes on from the checkpoint that it
+            finds there, also with more `num_samples`; it says so in the log. On a CPU
+            with the same versions its result is, bit for bit, that of a run which was
+            never broken off. Ctrl-C writes one more checkpoint.
+        checkpoint_every
+            Sweeps from one checkpoint to the next: what a process loses at most that is
+            killed. Draws do not depend on it.
 
         Returns
         -------
@@ -196,9 +211,12 @@ class Model(ModelSpec):
             sweep does not run on several devices; a fit beyond the memory of its device
             or kept draws beyond the memory limit (both estimated);
             ratings without timestamps for a model that reads them;
-            pairs that a reciprocal model refuses.
+            pairs that a reciprocal model refuses;
+            a folder with the checkpoints of another fit, or damaged ones only.
         SamplingError
             If a draw is not finite.
+        OSError
+            If a checkpoint cannot be written; the one before stands.
         """
         validate(self)
         _check_run(
@@ -213,7 +231,13 @@ class Model(ModelSpec):
             store,
             memory_limit,
             callback,
+            checkpoint_every,
         )
+        if checkpoint_dir is not None and self.estimate == "map":
+            raise InputError(
+                "PMF is found in one step, of which there are no checkpoints: leave "
+                "checkpoint_dir out."
+            )
         if not isinstance(train, Ratings):
             raise InputError(
                 f"train is of type {type(train).__name__}: make Ratings of it first, "
@@ -330,7 +354,36 @@ class Model(ModelSpec):
             arrays = put(arrays, mesh, ALL_THE_SAME)
             users = np.append(shards.place_of_user, shards.place_of_new_user)
             placement = Placement(mesh, users, num_items)
-        with jax.default_device(chosen):
+        checkpoints = None
+        if checkpoint_dir is not None:
+            settings = {
+                "training": fingerprint(train, reads_times(self)),
+                "test": fingerprint(test, reads_times(self)),
+                "model": spec_to_json(spec),
+                "num_warmup": int(num_warmup),
+                "num_samples": int(num_samples),
+                "num_chains": int(num_chains),
+                "thinning": int(thinning),
+                "seed": int(seed),
+                "init": init,
+                "start_topics": int(start_topics),
+                "chain_method": "vectorized"
+                if at_once and num_chains > 1
+                else "sequential",
+                "store": store,
+                "track_train": bool(track_train),
+                "dtype": str(layout.rating.dtype),
+            }
+            checkpoints = Checkpoints(
+                checkpoint_dir,
+                checkpoint_every,
+                settings,
+                spec,
+                Places(place, test_place, (num_users, num_items), shards, mesh),
+                {"versions": _versions(), "device": described},
+                writes=jax.process_index(chosen.platform) == 0,
+            )
+        with jax.default_device(chosen), _entered(checkpoints, mesh):
             if self.estimate == "map":
                 result = _fit_map(arrays, data, pairs, seed)
             else:
@@ -352,6 +405,7 @@ class Model(ModelSpec):
                         progress=bar,
                         callback=callback,
                         placement=placement,
+                        checkpoints=checkpoints,
                         topics_at=rating_place if keeps_topics else None,
                     )
         if result.spec is not None:
@@ -1067,6 +1121,7 @@ def _check_run(
     store,
     memory_limit,
     callback,
+    checkpoint_every,
 ) -> None:
     for name, value, least in (
         ("num_warmup", num_warmup, 0),
@@ -1075,6 +1130,7 @@ def _check_run(
         ("thinning", thinning, 1),
         ("seed", seed, 0),
         ("start_topics", start_topics, 1),
+        ("checkpoint_every", checkpoint_every, 1),
         ("memory_limit", 0 if memory_limit is None else memory_limit, 0),
     ):
         whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
@@ -1232,6 +1288,26 @@ def _check_host_memory(
         f"the limit of {format_bytes(limit)}: {advice}; store='summary' keeps only the "
         "predictions of the pairs given."
     )
+
+
+@contextmanager
+def _entered(checkpoints: Checkpoints | None, mesh):
+    """Enter checkpoints, in all processes or in none, where there are any."""
+    if checkpoints is None:
+        yield
+        return
+    with ExitStack() as stack:
+        with all_or_none(mesh):
+            try:
+                stack.enter_context(checkpoints)
+            except OSError as error:
+                raise InputError(
+                    f"There can be no checkpoints in {error.filename}: "
+                    f"{error.strerror}."
+                ) from None
+        with all_or_none(mesh, settings=checkpoints.checksum):
+            pass
+        yield
 
 
 def _fit_map(spec: ModelSpec, data, pairs: Pairs, seed: int) -> RunResult:

@@ -33,6 +33,7 @@ PREDICTIONS = "predictions.csv"
 METRICS = "metrics.json"
 TRACE = "trace.csv"
 MODEL = "model.npz"
+COMMAND = "command.json"  # beside checkpoints
 REPORT = "report.html"
 
 _USER_WORDS = "user", "userid"
@@ -201,6 +202,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_fit(commands)
+    _add_resume(commands)
     _add_predict(commands)
     _add_fold_in(commands)
     _add_recommend(commands)
@@ -329,6 +331,19 @@ def _add_fit(commands) -> None:
         "another run on data of nearly the same size then starts sooner (only a folder "
         "that nobody else may write to)",
     )
+    run.add_argument(
+        "--checkpoint-dir",
+        metavar="DIR",
+        help="write the run to this folder as it goes; the same command, or im3f "
+        "resume DIR, then goes on where it was broken off",
+    )
+    run.add_argument(
+        "--checkpoint-every",
+        type=int,
+        metavar="N",
+        default=50,
+        help="sweeps from one checkpoint to the next (default: 50)",
+    )
     many = parser.add_argument_group("several processes")
     many.add_argument(
         "--distributed",
@@ -358,6 +373,26 @@ def _add_fit(commands) -> None:
         "--overwrite", action="store_true", help="replace results that are there"
     )
     output.add_argument("--quiet", action="store_true", help="say nothing but errors")
+
+
+def _add_resume(commands) -> None:
+    parser = _add_command(
+        commands,
+        "resume",
+        _resume,
+        "go on with a fit that was broken off",
+        "Go on with the im3f fit whose --checkpoint-dir was DIR, with the options it "
+        "had, and write what it would have written, where it would have: results of "
+        "its interrupted run are replaced. A fit that was done is written again.",
+    )
+    parser.add_argument("folder", metavar="DIR", help="its --checkpoint-dir")
+    parser.add_argument(
+        "--num-samples",
+        type=int,
+        metavar="N",
+        help="more sweeps after the warm-up than it was to have",
+    )
+    parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
 
 
 def _add_predict(commands) -> None:
@@ -745,7 +780,8 @@ def _fit(arguments: argparse.Namespace) -> int:
     )
 
     cache = _compilation_cache(arguments.compilation_cache)
-    with _progress_notes(arguments.quiet), cache:
+    noted = _command_noted(arguments, first)
+    with _progress_notes(arguments.quiet), cache, noted:
         posterior = model.fit(
             train,
             test=test,
@@ -758,6 +794,8 @@ def _fit(arguments: argparse.Namespace) -> int:
             device=arguments.device,
             devices=arguments.devices,
             progress=not arguments.quiet,
+            checkpoint_dir=arguments.checkpoint_dir,
+            checkpoint_every=arguments.checkpoint_every,
         )
 
     if not first:
@@ -799,8 +837,72 @@ def _fit(arguments: argparse.Namespace) -> int:
     say(f"Wrote {PREDICTIONS}, {METRICS}, {TRACE} and {MODEL} to {out}")
     if posterior.partial:
         print("im3f: interrupted; the results are of what was sampled", file=sys.stderr)
+        if arguments.checkpoint_dir is not None:
+            print(
+                f"im3f: im3f resume {arguments.checkpoint_dir} goes on", file=sys.stderr
+            )
         return 130
     return 0
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    path = Path(arguments.folder) / COMMAND
+    try:
+        noted = json.loads(path.read_text(encoding="utf-8"))
+        fit = _parser().parse_args(["fit", noted["file"]])
+        vars(fit).update(noted)
+    except FileNotFoundError:
+        raise InputError(
+            f"{arguments.folder} holds no checkpoints of im3f fit --checkpoint-dir"
+        ) from None
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{path} is damaged: give the im3f fit again") from None
+    if fit.distributed:
+        raise InputError(
+            "im3f resume starts one process: give the im3f fit again in each of them"
+        )
+    fit.clip = tuple(fit.clip) if isinstance(fit.clip, list) else fit.clip
+    fit.checkpoint_dir, fit.quiet = arguments.folder, arguments.quiet
+    fit.overwrite = True
+    if arguments.num_samples is not None:
+        fit.num_samples = arguments.num_samples
+    return _fit(fit)
+
+
+@contextmanager
+def _command_noted(arguments: argparse.Namespace, first: bool):
+    """Note what `im3f resume` needs to know; not of a fit that is refused."""
+    if arguments.checkpoint_dir is None or not first:
+        yield
+        return
+    from im3f_jax.data.archive import write_whole
+
+    noted = {
+        name: value
+        for name, value in vars(arguments).items()
+        if name not in ("run", "command", "checkpoint_dir", "overwrite", "quiet")
+    }
+    # From wherever it is resumed.
+    for name in ("data_dir", "out", "compilation_cache"):
+        noted[name] = noted[name] and os.path.abspath(noted[name])
+    rows, colon, key = noted["split"].rpartition(":")
+    if rows:
+        noted["split"] = os.path.abspath(rows) + colon + key
+    if os.path.exists(noted["file"]):
+        noted["file"] = os.path.abspath(noted["file"])
+    path = Path(arguments.checkpoint_dir) / COMMAND
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = path.read_bytes() if path.exists() else None
+    text = json.dumps(noted, indent=1) + "\n"
+    write_whole(path, lambda file: file.write(text.encode()))
+    try:
+        yield
+    except InputError:
+        if before is None:
+            path.unlink()
+        else:
+            write_whole(path, lambda file: file.write(before))
+        raise
 
 
 @contextmanager

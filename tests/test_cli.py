@@ -22,6 +22,7 @@ import im3f_jax as im3f
 from im3f_jax import cli
 from im3f_jax.cli import main
 from im3f_jax.demo import run_demo
+from im3f_jax.inference.checkpoint import Checkpoints
 
 # Whole fits start by optax, which promotes freely.
 pytestmark = pytest.mark.relaxed
@@ -533,6 +534,67 @@ def test_an_interrupted_process_keeps_what_it_sampled(ratings_file, tmp_path):
     assert b"Traceback" not in shown
     if (out / "metrics.json").exists():  # something had been kept
         assert read(out)[1]["partial"] is True
+
+
+def test_a_fit_is_resumed(fitted, ratings_file, tmp_path, monkeypatch, capsys):
+    """From another folder, and as if it had not been broken off."""
+
+    class Killed(BaseException):
+        pass
+
+    save = Checkpoints.save
+
+    def save_and_die(self, number, sweep, *given):
+        save(self, number, sweep, *given)
+        if sweep == 4:
+            raise Killed
+
+    table = tmp_path / "ratings.csv"
+    table.write_bytes(ratings_file.read_bytes())
+    command = ["fit", "ratings.csv", "--quiet", *FAST, "--checkpoint-dir", "ck"]
+    command += ["--max-user-topics", "8", "--max-item-topics", "8", "--clip", "1,5"]
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path)
+        patch.setattr(Checkpoints, "save", save_and_die)
+        with pytest.raises(Killed):
+            main([*command, "--checkpoint-every", "2", "--out", "out"])
+        # A mistaken command leaves alone what belongs to the other one.
+        patch.setattr(Checkpoints, "save", save)
+        assert main([*command, "--seed", "2", "--out", "other"]) == 2
+    shown = capsys.readouterr().err
+    assert "seed is 2, there 1" in shown or "ratings are others" in shown
+    folder = str(tmp_path / "ck")
+    assert main(["resume", folder, "--quiet"]) == 0
+    frame, metrics = read(tmp_path / "out")
+    expected, of_fitted = read(fitted)
+    pd.testing.assert_frame_equal(
+        frame.drop(columns="prediction"), expected.iloc[:, :3]
+    )
+    np.testing.assert_array_equal(
+        frame["prediction"], expected["prediction"].clip(1, 5)
+    )
+    assert metrics["clip"] == [1, 5] and metrics["log_score"] == of_fitted["log_score"]
+    before, after = (pd.read_csv(f / "trace.csv") for f in (fitted, tmp_path / "out"))
+    pd.testing.assert_frame_equal(before, after)
+
+    # More samples go on from there, and what was done is not done again.
+    assert main(["resume", folder, "--quiet", "--num-samples", "7"]) == 0
+    more = pd.read_csv(tmp_path / "out" / "trace.csv")
+    assert len(more) == 3 + 7
+    pd.testing.assert_frame_equal(more.head(8), after)
+
+    table.write_text(table.read_text().replace(",4.0", ",5.0"))
+    assert main(["resume", folder, "--quiet", "--num-samples", "7"]) == 2
+    assert "ratings are others" in one_line(capsys)
+
+
+@pytest.mark.parametrize("content", [None, "{", "[1]", "{}"])
+def test_what_cannot_be_resumed_is_said(content, tmp_path, capsys):
+    if content is not None:
+        (tmp_path / "command.json").write_text(content)
+    assert main(["resume", str(tmp_path)]) == 2
+    words = "holds no checkpoints of" if content is None else "is damaged"
+    assert words in one_line(capsys)
 
 
 @pytest.mark.slow

@@ -33,6 +33,7 @@ from im3f_jax.gibbs.topic_room import (
     overflow_of,
     start_room,
 )
+from im3f_jax.inference.checkpoint import Checkpoints
 from im3f_jax.inference.features import (
     expected_ratings,
     feature_width,
@@ -48,6 +49,7 @@ from im3f_jax.inference.sharding import (
     fetch,
     local_view,
     on_mesh,
+    put,
     settle,
 )
 from im3f_jax.inference.warm_start import fit_map, order_columns
@@ -55,7 +57,7 @@ from im3f_jax.model.factor_prior import MultiplicativeGamma
 from im3f_jax.model.likelihood import Ordinal
 from im3f_jax.model.reciprocal import is_unordered
 from im3f_jax.model.scalars import InverseGamma
-from im3f_jax.model.spec import ModelSpec, has_franchise
+from im3f_jax.model.spec import ModelSpec, has_franchise, with_room_of
 from im3f_jax.model.time_effects import TimeBins, TimeDrift, time_of_ratings
 from im3f_jax.model.topic_prior import CRF
 from im3f_jax.numerics.collectives import sum_across
@@ -390,6 +392,7 @@ def run(
     progress: Callable[[int], Any] | None = None,
     callback: Callable[[int, float, dict], Any] | None = None,
     placement: Placement | None = None,
+    checkpoints: Checkpoints | None = None,
     topics_at: np.ndarray | None = None,
 ) -> RunResult:
     """Run chains of Gibbs sweeps.
@@ -426,6 +429,8 @@ def run(
         Called as callback(sweep, elapsed, metrics) after each chunk.
     placement
         Devices that share every chain, and where users are in their shards.
+    checkpoints
+        Entered: the run goes on from what they hold, and adds to them.
     topics_at
         Keep the topics of the ratings too: the place of each on the device, in the
         order in which they are to be kept, shape (N,).
@@ -434,21 +439,27 @@ def run(
     ------
     SamplingError
         If a draw is not finite: names the array and the sweeps.
+    OSError
+        If a checkpoint cannot be written.
     """
     spec = _start_room(spec, start_topics)
+    if checkpoints is not None and checkpoints.groups:
+        spec = with_room_of(spec, checkpoints.spec)
     key = jax.random.key(seed)
     chain_keys = [jax.random.fold_in(key, c) for c in range(num_chains)]
     groups = (
         [chain_keys] if vectorized and num_chains > 1 else [[k] for k in chain_keys]
     )
     results, seconds = [], {"start": 0.0, "compile": 0.0, "run": 0.0}
+    if checkpoints is not None:
+        seconds |= checkpoints.seconds
     num_kept = num_samples // thinning
     draws = None
     if keep_draws:
         sizes = _sizes(data, placement)
         draws = _empty_draws(spec, *sizes, num_chains, num_kept, topics_at)
     interrupted = False
-    for group in groups:
+    for number, group in enumerate(groups):
         loop = _Loop(
             spec,
             data,
@@ -462,6 +473,8 @@ def run(
             start_topics,
             first_chain=len(results),
             placement=placement,
+            checkpoints=checkpoints,
+            number=number,
             topics_at=topics_at,
         )
         results += loop.run(group, init, track_train, seconds)
@@ -483,6 +496,11 @@ def run(
             results[0].kept,
             num_kept,
         )
+        if checkpoints is not None:
+            logger.warning(
+                "the same fit with checkpoint_dir=%r goes on from there",
+                str(checkpoints.folder.path),
+            )
     return _gather(results, draws, seconds, interrupted, spec)
 
 
@@ -650,9 +668,13 @@ class _Loop:
     start_topics: int
     first_chain: int
     placement: Placement | None = None
+    checkpoints: Checkpoints | None = None
+    number: int = 0  # of this group
     topics_at: np.ndarray | None = None
     interrupted: bool = False
     filled: tuple[int, int] = (0, 0)  # chains of this group, and draws kept of each
+    saved: tuple[int, int] = (0, 0)  # records and draws of it in the checkpoint
+    begun: list[Carry] | None = None  # of each chain, on the host, to go on from
 
     @property
     def _spread(self) -> bool:
@@ -674,6 +696,9 @@ class _Loop:
     ) -> list[_Chain]:
         data, test = self.data, self.test
         total = self.num_warmup + self.num_samples
+        chains, sweep = self._begun(keys, track_train)
+        if sweep == total:
+            return chains
         many = len(keys) > 1
         chain_key = jnp.stack(keys) if many else keys[0]
         advance = _run_chunk_of_chains if many else run_chunk
@@ -703,14 +728,15 @@ class _Loop:
         )
         jax.block_until_ready(carry)
         seconds["compile"] += time.perf_counter() - begin
-        chains = [_Chain([], np.zeros(0), np.zeros(0), 0) for _ in keys]
-        sweep, pace = 0, 1
+        pace = 1
         start = last = time.perf_counter()
-        with _later_interrupts(self._spread) as interrupts:
+        later = self._spread or self.checkpoints is not None
+        with _later_interrupts(later, twice=not self._spread) as interrupts:
             try:
                 while sweep < total:
                     before = self.spec
                     stop = min(sweep + pace, total, self._next_kept(sweep))
+                    stop = min(stop, self._next_checkpoint(sweep))
                     bounds = chain_key, np.int32(sweep), np.int32(stop), plan
                     after = jax.block_until_ready(
                         advance(carry, *bounds, self.spec, data, test)
@@ -738,6 +764,8 @@ class _Loop:
                     rate = (now - last) / (stop - sweep)
                     if not grows:  # what overflows is one sweep
                         pace = int(np.clip(CHUNK_SECONDS / max(rate, 1e-6), 1, CHUNK))
+                    if stop == min(self._next_checkpoint(sweep), total):
+                        self._save(carry, chains, seconds, now - start)
                     self._report(chains, stop - sweep, stop, now - start)
                     sweep, last = stop, time.perf_counter()
                     if self.placement is not None:
@@ -745,8 +773,14 @@ class _Loop:
                         pace, stopped = agree(*given)
                         if stopped:
                             raise KeyboardInterrupt
+                    elif interrupts:
+                        raise KeyboardInterrupt
             except KeyboardInterrupt:
                 self.interrupted = True
+                try:
+                    self._save(carry, chains, seconds, time.perf_counter() - start)
+                except OSError as error:  # what was sampled is returned all the same
+                    logger.warning("%s", error)
         if self._spread:
             test_sum, train_sum = fetch((carry.test_sum, carry.train_sum))
             chains[0].test_sum, chains[0].train_sum = test_sum, train_sum
@@ -823,10 +857,101 @@ class _Loop:
         )
 
     def _start(self, key: Array, init: str, track_train: bool) -> Carry:
+        if self.begun:
+            # Copied, as it is donated: an array of numpy would lend its memory.
+            carry = self.begun.pop(0)
+            if self.placement is not None:
+                return self._put(put(carry, self.placement.mesh, CARRY))
+            (device,) = self.data.rating.devices()
+            return jax.device_put(carry, device, may_alias=False)
         given = self.spec, self.data, self.test, init, self.start_topics, track_train
         if self.placement is not None:
             return _start_on_mesh(key, *given, mesh=self.placement.mesh)
         return self._put(start_chain(key, *given))
+
+    def _begun(self, keys: list[Array], track_train: bool) -> tuple[list[_Chain], int]:
+        """Read from the checkpoint what there is of these chains, and sweeps done."""
+        chains = [_Chain([], np.zeros(0), np.zeros(0), 0) for _ in keys]
+        saver = self.checkpoints
+        if saver is None or self.number >= len(saver.groups):
+            return chains, 0
+        group = saver.groups[self.number]
+        count, draw = len(keys), 0
+        for room, trace, draws in saver.parts(self.number):
+            for c, chain in enumerate(chains):
+                columns = {name: values[c] for name, values in trace.items()}
+                chain.records.append(_record(columns))
+            if self.draws is not None and draws:
+                part = _widen(
+                    Draws(**draws), room, self.spec, 0, draws["global_bias"].shape
+                )
+                number = part.global_bias.shape[1]
+                into = (
+                    slice(self.first_chain, self.first_chain + count),
+                    slice(draw, draw + number),
+                )
+                for kept, values in zip(self.draws, part, strict=True):
+                    if kept is not None:
+                        kept[into] = values
+                draw += number
+        self.filled, self.saved = (count, draw), (len(chains[0].records), draw)
+        room, arrays = saver.state(self.number)
+        before, room = self.spec, with_room_of(self.spec, room)
+        self.spec = room
+        shape = jax.eval_shape(
+            partial(self._start, init="prior", track_train=track_train), keys[0]
+        )
+        self.spec = before
+        begun = []
+        for c, chain in enumerate(chains):
+            own = {n: v[c] for n, v in arrays.items()} if count > 1 else arrays
+            carry = saver.places.cut(shape, own, room)
+            chain.kept = int(carry.kept)
+            chain.test_sum, chain.train_sum = carry.test_sum, carry.train_sum
+            carry = carry._replace(sweep=np.int32(group.sweep))
+            # Of a shorter run, after which a chain before this one has grown.
+            if jax.tree.structure(room) != jax.tree.structure(self.spec):
+                carry = jax.device_get(self._enlarged(carry, room))
+            begun.append(carry)
+        self.begun = begun
+        if self.progress is not None:
+            self.progress(group.sweep * count, self._metrics(chains, group.sweep))
+        return chains, group.sweep
+
+    def _next_checkpoint(self, sweep: int) -> int:
+        """Return the end of the chunk that ends with the next checkpoint."""
+        if self.checkpoints is None:
+            return sweep + CHUNK
+        every = self.checkpoints.every
+        return (sweep // every + 1) * every
+
+    def _save(
+        self, carry: Carry, chains: list[_Chain], seconds: dict, elapsed: float
+    ) -> None:
+        """Write a checkpoint of this sweep, if there is none."""
+        records, draws = self.saved
+        new = chains[0].records[records:]
+        # After Ctrl-C in the midst of a chunk the carry may be gone, or be ahead.
+        whole = not any(leaf.is_deleted() for leaf in jax.tree.leaves(carry))
+        if self.checkpoints is None or not new or not whole:
+            return
+        sweep = sum(len(record.test_rmse) for record in chains[0].records)
+        if sweep != int(np.max(fetch(carry.sweep))):
+            return
+        columns = [_trace_of(chain.records[records:]) for chain in chains]
+        trace = {name: np.stack([c[name] for c in columns]) for name in columns[0]}
+        kept = {}
+        if self.draws is not None and chains[0].kept > draws:
+            ours = slice(self.first_chain, self.first_chain + len(chains))
+            kept = {
+                name: values[ours, draws : chains[0].kept]
+                for name, values in self.draws._asdict().items()
+                if values is not None
+            }
+        seconds = seconds | {"run": seconds["run"] + elapsed}
+        given = self.number, sweep, carry, self.spec, trace, kept, seconds
+        self.checkpoints.save(*given)
+        self.saved = len(chains[0].records), chains[0].kept
 
     def _next_kept(self, sweep: int) -> int:
         """Return the end of the chunk that ends with the next kept draw."""
@@ -923,8 +1048,15 @@ class _Loop:
     def _report(
         self, chains: list[_Chain], count: int, sweep: int, elapsed: float
     ) -> None:
+        metrics = self._metrics(chains, count)
+        if self.progress is not None:
+            self.progress(count * len(chains), metrics)
+        if self.callback is not None:
+            self.callback(sweep, elapsed, metrics)
+
+    def _metrics(self, chains: list[_Chain], count: int) -> dict:
         record = chains[0].records[-1]
-        metrics = {
+        return {
             "chain": self.first_chain,
             "rmse": float(record.test_rmse[-1]),
             "rmse_draw": float(record.test_rmse_draw[-1]),
@@ -933,10 +1065,6 @@ class _Loop:
             "num_item_topics": int(record.info.num_item_topics[-1]),
             "num_sweeps": count,
         }
-        if self.progress is not None:
-            self.progress(count * len(chains), metrics)
-        if self.callback is not None:
-            self.callback(sweep, elapsed, metrics)
 
 
 def _settings_of_thread() -> Callable:
@@ -964,16 +1092,23 @@ def _settings_of_thread() -> Callable:
 
 
 @contextmanager
-def _later_interrupts(later: bool):
+def _later_interrupts(later: bool, twice: bool = False):
     """Note Ctrl-C in a list instead of raising it, where `later`.
 
-    Processes that share a chain must leave it after the same sweep.
+    Processes that share a chain must leave it after the same sweep, and a checkpoint is
+    of a whole one. With `twice` a second Ctrl-C is raised at once.
     """
     noted: list[bool] = []
     if not later or threading.current_thread() is not threading.main_thread():
         yield noted
         return
-    before = signal.signal(signal.SIGINT, lambda *_: noted.append(True))
+
+    def note(*_):
+        if noted and twice:
+            raise KeyboardInterrupt
+        noted.append(True)
+
+    before = signal.signal(signal.SIGINT, note)
     try:
         yield noted
     finally:
@@ -999,6 +1134,20 @@ def map_settings(spec: ModelSpec, data: RatingLayout) -> tuple[Array, Array]:
     return fixed, precision
 
 
+def _trace_of(records: list[Record]) -> dict[str, np.ndarray]:
+    """Join records of one chain to columns, by name."""
+    joined = jax.tree.map(lambda *parts: np.concatenate(parts), *records)
+    return joined.info._asdict() | {
+        name: getattr(joined, name) for name in Record._fields[1:]
+    }
+
+
+def _record(columns: dict[str, np.ndarray]) -> Record:
+    """Turn what `_trace_of` gave back into a record."""
+    info = SweepInfo(*[columns[name] for name in SweepInfo._fields])
+    return Record(info, *[columns[name] for name in Record._fields[1:]])
+
+
 def _gather(
     chains: list[_Chain],
     draws: Draws | None,
@@ -1006,17 +1155,12 @@ def _gather(
     interrupted: bool,
     spec: ModelSpec,
 ) -> RunResult:
-    names = [*SweepInfo._fields, *Record._fields[1:]]
-    flat = []
-    for chain in chains:
-        joined = jax.tree.map(lambda *parts: np.concatenate(parts), *chain.records)
-        flat.append([*joined.info, *joined[1:]])
+    flat = [_trace_of(chain.records) for chain in chains]
     # An interrupted run ends where its shortest chain does.
-    length = min(len(values[0]) for values in flat)
+    length = min(len(values["test_rmse"]) for values in flat)
     kept = chains[0].kept
     trace = {
-        name: np.stack([values[i][:length] for values in flat])
-        for i, name in enumerate(names)
+        name: np.stack([values[name][:length] for values in flat]) for name in flat[0]
     }
     if draws is not None:
         draws = jax.tree.map(lambda values: values[: len(chains), :kept], draws)

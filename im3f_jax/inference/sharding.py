@@ -313,8 +313,9 @@ def all_or_none(mesh: Mesh | None, arrays: Sequence[np.ndarray] = (), settings="
         raise InputError("Another process refused to start; it says why.")
     if len(np.unique(told[:, 1])) > 1:
         raise InputError(
-            "The processes do not have the same ratings and settings: start the same "
-            "command on the same data in all of them."
+            "The processes do not have the same ratings and settings (or do not see "
+            "the same checkpoints): start the same command on the same data in all of "
+            "them."
         )
 
 

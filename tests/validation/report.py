@@ -21,6 +21,7 @@ from tests.validation.figure import draw_truncation
 # The chance that a right sampler fails anywhere in the run, shared by all p-values. A
 # mutant is caught where one of its p-values is below its share of the same.
 FAILURE = 1e-4
+KILLS = 1000  # of processes that write checkpoints, of each kind
 
 
 def run_unit(unit, folder):
@@ -110,11 +111,22 @@ def _truncation(name, short):
     return {quantity: values.tolist() for quantity, values in averages(name).items()}
 
 
+def _kills(name, short):
+    import tempfile
+
+    from tests.validation import kills
+
+    kill = {"fits": kills.kill_fits, "writers": kills.kill_writers}[name]
+    with tempfile.TemporaryDirectory() as work:
+        return kill(KILLS, 0, Path(work))
+
+
 _UNITS = {
     "checks": _checks,
     "mutants": _mutants,
     "nuts": _nuts,
     "truncation": _truncation,
+    "kills": _kills,
 }
 
 
@@ -126,6 +138,7 @@ def units(short):
         return [("checks", "iM3F both", True), ("mutants", "iM3F both", True)]
     mutated = dict.fromkeys(m.member for m in mutants.MUTANTS)
     listed = [("checks", name) for name in members.MEMBERS if name.startswith("CRF")]
+    listed += [("kills", name) for name in ("fits", "writers")]
     listed += [("truncation", name) for name in truncation.SAMPLERS]
     listed += [("mutants", name) for name in mutated]
     listed += [("nuts", name) for name in nuts.SPECS]
@@ -180,6 +193,18 @@ def judge(done):
                     "where": worst["name"],
                     "draws": "-",
                     "verdict": "passed" if abs(worst["z"]) < most else "REJECTED",
+                }
+            )
+        if kind == "kills":
+            rows.append(
+                {
+                    "sampler": f"checkpoints of {name}",
+                    "test": "SIGKILL",
+                    "count": found["kills"],
+                    "value": f"{len(found['wrong'])} wrong",
+                    "where": found["wrong"][0] if found["wrong"] else "-",
+                    "draws": "-",
+                    "verdict": "REJECTED" if found["wrong"] else "passed",
                 }
             )
     compared = {name: f for (kind, name, _), f, *_ in done if kind == "truncation"}
