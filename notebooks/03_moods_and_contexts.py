@@ -104,8 +104,9 @@ ax = im3f.plots.plot_comparison(table, "log_score")
 # %% [markdown]
 # Both predict better than BPMF here. But BPMF has no biases of users and films at all: how
 # much of the gain is the biases', and how much the topics', a model with one mood and one
-# context, `im3f.M3F(1, 1)`, would tell (the README has such rows: on ML-100K, hardly any
-# is the topics').
+# context, `im3f.M3F(1, 1)`, tells. docs/accuracy.md has such rows for these ratings, with
+# noise that differs between users: the topics add to the log probability, and nothing to
+# the error.
 
 # %% [markdown]
 # ## Loved or hated, by mood
