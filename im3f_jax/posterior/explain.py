@@ -65,7 +65,11 @@ class Explanation:
     topic_factors: pd.DataFrame | None
 
     def __repr__(self) -> str:
-        lines = [f"{self.user!r} and {self.item!r}: predicted {self.prediction:.3f}"]
+        # An id of numpy is shown as the number or text that it is.
+        user, item = (
+            x.item() if isinstance(x, np.generic) else x for x in (self.user, self.item)
+        )
+        lines = [f"{user!r} and {item!r}: predicted {self.prediction:.3f}"]
         total = self.parts["mean"].sum()
         where = "" if self.scale == "rating" else " of the latent rating"
         lines += [f"parts of the mean{where}, {total:.3f}, and their std over draws"]

@@ -159,6 +159,8 @@ def test_it_reads(posterior):
     found = posterior.explain("u08", 130, draw=(1, 2))
     lines = repr(found).splitlines()
     assert lines[0] == f"'u08' and 130: predicted {found.prediction:.3f}"
+    numpys = posterior.explain(np.str_("u08"), np.int64(130), draw=(1, 2))
+    assert repr(numpys) == repr(found)
     mean, std = found.parts.loc["factors"]
     assert f"  factors       {mean:+8.3f} ({std:.3f})" in lines
     assert "contexts in draw (1, 2): weight, user's bias" in lines
