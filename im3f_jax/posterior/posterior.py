@@ -456,7 +456,14 @@ class Posterior:
             if (row == last).any():
                 from im3f_jax.posterior.fold_in import prior_rows
 
-                new[f"new_{side}"] = prior_rows(self, side)
+                try:
+                    new[f"new_{side}"] = prior_rows(self, side)
+                except InputError as error:
+                    raise InputError(
+                        f"There are {side}s without a training rating, whose spreads "
+                        f"are of new {side}s drawn from the prior. {error} Leave them "
+                        "out (see is_known), or predict the mean alone."
+                    ) from None
         return spread_of_pairs(
             self.draws,
             self.spec,
@@ -1241,6 +1248,8 @@ def _column(values: Iterable):
     """Hold values of one column, which may be read once only."""
     if pd.api.types.is_scalar(values):
         return [values]
+    if isinstance(values, pd.Series):  # by position: labels would align columns anew
+        return values.reset_index(drop=True)
     return values if hasattr(values, "__len__") else list(values)
 
 

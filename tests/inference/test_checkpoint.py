@@ -245,6 +245,21 @@ def test_another_format_version_is_refused_by_both_numbers(tmp_path):
         Folder(tmp_path).read()
 
 
+def test_files_of_others_in_the_folder_are_left_alone(tmp_path):
+    names = "part-of-mine.csv", "state-of-affairs", "checkpoint-old.json", "a.partial"
+    for name in names:
+        (tmp_path / name).write_text("mine")
+    (tmp_path / "part-000-00000007.npz.partial").write_text("of a process that died")
+    with Folder(tmp_path) as folder:
+        assert folder.read() is None
+        for number in range(3):
+            state = folder.write(f"state-000-{number:08d}.npz", {}, {})
+            folder.commit({"groups": [{"parts": [], "state": state}]})
+    kept = {f"state-000-{n:08d}.npz" for n in (1, 2)}
+    kept |= {f"checkpoint-{n:08d}.json" for n in (2, 3)}
+    assert {path.name for path in tmp_path.iterdir()} == {*names, *kept, "lock"}
+
+
 def test_one_process_at_a_time_writes_to_a_folder(tmp_path):
     with Folder(tmp_path):
         with pytest.raises(im3f.InputError, match="Another fit writes"):
