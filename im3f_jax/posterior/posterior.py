@@ -634,7 +634,9 @@ class Posterior:
             A row a recommendation, users in the order asked for: `user` and `item` (the
             caller's ids and dtypes), `rank` from 1, `mean` and its standard deviation
             over draws `std_of_mean`, rating scale, and the bound `lower` or `upper`
-            where it ranks.
+            where it ranks. Of a user or an item without a training rating the deviation
+            is that of what the prior expects in each draw: unlike in `predict`, the
+            spread of a new one about that is not in it.
 
         Raises
         ------
