@@ -1559,7 +1559,10 @@ def _parted(ratings, posterior, test, name: str):
 
 
 def _baselines(posterior, train, test, quiet: bool) -> dict:
-    """Fit BPMF and M3F as the model was fitted: dimension, likelihood, sweeps, seed."""
+    """Fit BPMF and M3F as the model was fitted: dimension, likelihood, sweeps, seed.
+
+    Beside PMF with the sweeps that `fit` runs by default.
+    """
     ordinal = isinstance(posterior.spec.likelihood, im3f_jax.Ordinal)
     shared = {"likelihood": posterior.spec.likelihood if ordinal else "gaussian"}
     shared["latent_dim"] = posterior.spec.latent_dim
@@ -1567,11 +1570,11 @@ def _baselines(posterior, train, test, quiet: bool) -> dict:
         "BPMF": im3f_jax.BPMF(**shared),
         "M3F(2, 1)": im3f_jax.M3F(2, 1, **shared),
     }
-    run = {
-        name: getattr(posterior, name)
-        for name in ("num_warmup", "num_samples", "thinning", "seed")
-    }
-    run["num_chains"] = len(posterior.trace["rating_variance"])
+    run = {"seed": posterior.seed}
+    if posterior.spec.estimate != "map":  # PMF is found in one step, without sweeps
+        lengths = "num_warmup", "num_samples", "thinning"
+        run |= {name: getattr(posterior, name) for name in lengths}
+        run["num_chains"] = len(posterior.trace["rating_variance"])
     return {
         name: model.fit(train, test=test, progress=not quiet, **run)
         for name, model in models.items()

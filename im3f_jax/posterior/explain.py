@@ -10,6 +10,7 @@ from im3f_jax.errors import InputError
 from im3f_jax.inference.features import parts_of_product
 from im3f_jax.inference.run import Draws
 from im3f_jax.model.likelihood import Ordinal
+from im3f_jax.model.plain import plain
 from im3f_jax.model.time_effects import reads_times
 from im3f_jax.posterior.score import time_of_pairs
 
@@ -65,7 +66,8 @@ class Explanation:
     topic_factors: pd.DataFrame | None
 
     def __repr__(self) -> str:
-        lines = [f"{self.user!r} and {self.item!r}: predicted {self.prediction:.3f}"]
+        user, item = plain(self.user), plain(self.item)
+        lines = [f"{user!r} and {item!r}: predicted {self.prediction:.3f}"]
         total = self.parts["mean"].sum()
         where = "" if self.scale == "rating" else " of the latent rating"
         lines += [f"parts of the mean{where}, {total:.3f}, and their std over draws"]
