@@ -1516,7 +1516,7 @@ def _judged(folder: Path, posterior):
     """Read what a fit's folder says, and its test ratings, where it had any."""
     if not (folder / METRICS).is_file():
         return {}, None
-    metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+    metrics = _read_metrics(folder / METRICS)
     if metrics["scored_on"] != "test" or not (folder / PREDICTIONS).is_file():
         return metrics, None
     frame = _read_text(str(folder / PREDICTIONS))
@@ -1532,6 +1532,15 @@ def _judged(folder: Path, posterior):
         **times,
     )
     return metrics, test
+
+
+def _read_metrics(path: Path) -> dict:
+    try:
+        metrics = json.loads(path.read_text(encoding="utf-8"))
+        metrics["data"]["file"], metrics["scored_on"]  # what a report reads
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{path} is damaged: give the im3f fit again") from None
+    return metrics
 
 
 def _parted(ratings, posterior, test, name: str):

@@ -719,6 +719,10 @@ def test_report_of_the_model_alone_and_mistakes(fitted, tmp_path, monkeypatch, c
     assert "needs test ratings" in one_line(capsys)
     assert main(["report", str(tmp_path / "nothing")]) == 2
     assert "nothing" in one_line(capsys)
+    for text in ('{"clip": nu', '{"scored_on": "test"}', "[]"):
+        (tmp_path / "metrics.json").write_text(text)
+        assert main(["report", str(alone), "--overwrite"]) == 2
+        assert "metrics.json is damaged" in one_line(capsys)
 
 
 @pytest.mark.parametrize("model", ["pmf", "bpmf"])
