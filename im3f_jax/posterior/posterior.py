@@ -412,6 +412,7 @@ class Posterior:
         InputError
             As `predict`.
         """
+        quantiles = () if quantiles is None else quantiles
         users, items, quantiles = map(_column, (users, items, quantiles))
         found = self.predict(
             users,

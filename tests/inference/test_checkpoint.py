@@ -132,7 +132,7 @@ def test_an_interrupt_writes_a_checkpoint_too(tmp_path, caplog):
     assert not found.partial
 
 
-def test_ctrl_c_waits_for_the_end_of_a_chunk(tmp_path):
+def test_ctrl_c_waits_for_the_end_of_a_chunk(tmp_path, caplog):
     def callback(done, elapsed, metrics):
         if done == 4:
             os.kill(os.getpid(), signal.SIGINT)
@@ -141,6 +141,7 @@ def test_ctrl_c_waits_for_the_end_of_a_chunk(tmp_path):
     with pytest.raises(KeyboardInterrupt):  # no draw was kept
         fits.fit(BPMF, checkpoint_dir=tmp_path, checkpoint_every=2, callback=callback)
     assert signal.getsignal(signal.SIGINT) is before
+    assert "goes on from there" in caplog.messages[-1]
     found, seen = go_on(BPMF, tmp_path, checkpoint_every=2)
     assert 4 < seen[0][1] <= 6
     fits.same(fits.posterior("BPMF"), found)

@@ -195,7 +195,7 @@ def test_a_frame_says_what_is_known(posterior):
 def test_columns_of_a_frame_stand_by_position(posterior):
     users = pd.Series(["ann", "bob"], index=[5, 6])
     items = pd.Series([10, 20], index=[6, 5])
-    frame = posterior.predict_frame(users, items)
+    frame = posterior.predict_frame(users, items, quantiles=None)
     assert frame["user"].tolist() == ["ann", "bob"]
     assert frame["item"].tolist() == [10, 20]
     np.testing.assert_array_equal(
