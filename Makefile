@@ -24,7 +24,7 @@ PYTEST = $(if $(SLOW),,$(QUICK)) $(BIN)/python -m pytest $(if $(SLOW),,-m "not s
 # not replaced: xdist may then wait for ever (pytest-dev/pytest-xdist issues 784, 1378).
 WORKERS ?= 2
 
-.PHONY: help demo test validate lint bench clean constraints
+.PHONY: help demo test validate lint docs bench clean constraints
 .DEFAULT_GOAL := help
 
 help:
@@ -33,6 +33,7 @@ help:
 	@echo "make test SLOW=1  the same with the slow statistical tests"
 	@echo "make validate     the long statistical tests of the samplers, as one table"
 	@echo "make lint         ruff: check and formatting"
+	@echo "make docs         the API reference, as HTML in build/docs"
 	@echo "make bench        throughput on this machine, as JSON in bench/results"
 	@echo "make constraints  resolve constraints.txt anew for $(PYTHONS)"
 	@echo "make clean        remove $(VENV), caches and build folders"
@@ -66,6 +67,12 @@ $(VENV)/.dev: $(VENV)/.base
 	  echo "Installation failed; the whole story is in $(LOG)" >&2; exit 1; }
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.base
+	@echo "Installing Sphinx into $(VENV)"
+	@$(PIP) --no-build-isolation -e '.[docs]' || { \
+	  echo "Installation failed; the whole story is in $(LOG)" >&2; exit 1; }
+	@touch $@
+
 # --- the everyday commands --------------------------------------------------------
 
 demo: $(VENV)/.base
@@ -82,6 +89,12 @@ validate: $(VENV)/.dev
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+# All of it anew each time, since it is made of the doc-strings; a warning is an error.
+docs: $(VENV)/.docs
+	@echo "Building the reference from the doc-strings"
+	@$(BIN)/python -m sphinx -q -E -W --keep-going -b html docs/api build/docs
+	@echo "It is build/docs/index.html"
 
 bench: $(VENV)/.base
 	@echo "Running: python -m bench.throughput $(ARGS)"

@@ -1,6 +1,6 @@
-"""Write the README's tables from the results that they report.
+"""Write the tables of the README and of docs/ from the results that they report.
 
-    python -m bench.tables           # rewrite the tables in README.md
+    python -m bench.tables           # rewrite the tables in README.md and docs/*.md
     python -m bench.tables --check   # exit 1 where a table is not what its file says
 
 A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``.
@@ -12,7 +12,7 @@ import re
 import sys
 from pathlib import Path
 
-__all__ = ["TABLES", "main", "render"]
+__all__ = ["TABLES", "main", "pages", "render"]
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
@@ -124,6 +124,33 @@ def compared(*names):
         "seconds, sampling",
     ]
     return _grid(header, lines) + "".join(_source(_read(name), name) for name in names)
+
+
+def headline(name):
+    """Ours and the peers', a few columns of a run of `compared`."""
+    result = _read(name)
+    lines, sweeps = [], set()
+    for model, found in result["results"].items():
+        probability = found.get("log_probability")
+        lines.append(
+            [
+                model,
+                f"{found['rmse_clipped']:.4f}",
+                "-" if probability is None else f"{probability:.4f}",
+                f"{found['mae_clipped']:.4f}",
+                f"{found['seconds']['run']:.0f}",
+            ]
+        )
+        sweeps.add(f"{found['warmup']} + {found['samples']} sweeps")
+    where = [result["data"], result["rows"], f"D={result['latent_dim']}", *sweeps]
+    header = [
+        ", ".join(where),
+        "RMSE, clipped",
+        "log probability, nats",
+        "MAE",
+        "seconds, sampling",
+    ]
+    return _grid(header, lines) + _source(result, name)
 
 
 def peers(*names):
@@ -447,6 +474,40 @@ def mixing(name):
     return _grid(header, lines) + _source(result, name)
 
 
+def memory(data, drawn):
+    """Megabytes of a fit on a CPU: estimated, and of its process.
+
+    Of a data set, whose sizes stand in the file's name and whose draws were kept; and
+    of ratings that were drawn, none of whose draws were.
+    """
+    first, second = _read(data), _read(drawn)
+    name, dim, truncation = re.fullmatch(r"memory_(.+)_d(\d+)_k(\d+)", data).groups()
+    users, items, ratings = (f"{int(size):,}" for size in second["data"].split("x"))
+    lines = [
+        [
+            f"{name}, D={dim}, K={truncation}",
+            first["device_estimate_mb"]["total"],
+            first["kept_draws_mb"],
+            first["process_peak_mb"],
+        ],
+        [
+            f"{ratings} ratings of {users} users and {items} items, "
+            f"D={second['latent_dim']}, K={second['truncation']}",
+            second["estimate_mb"]["total"],
+            0,
+            second["peak_mb"],
+        ],
+    ]
+    lines = [[where, *(f"{value:,.0f}" for value in row)] for where, *row in lines]
+    header = [
+        "MB",
+        "the sampler, estimated",
+        f"{first['num_draws']} kept draws",
+        "the process at its peak, compiling",
+    ]
+    return _grid(header, lines) + _source(first, data) + _source(second, drawn)
+
+
 def reproduced(part, table):
     """Make a table of a part of the paper's experiments, or say how to measure it."""
     name = f"reproduce_{part}"
@@ -678,6 +739,7 @@ TABLES = {
         "biases_ml-latest-small_d10", "compared_dblp-ml-dm_d10",
         "biases_dblp-ml-dm_d10",
     ),
+    "headline": lambda: headline("compared_ml-1m_d40"),
     "shrinkage": lambda: compared("shrinkage_ml-100k_d40"),
     "measures": lambda: compared(
         "measures_ml-100k_loo_0_d40", "measures_ml-1m_loo_0_d10"
@@ -691,6 +753,7 @@ TABLES = {
     "growth": lambda: growth("growth"),
     "chains": lambda: chains_throughput("chains"),
     "scaling": lambda: scaling("scaling"),
+    "memory": lambda: memory("memory_ml-1m_d40_k128", "memory_20m"),
     "paper": lambda: on_paper("scaling"),
     "validation": lambda: validation("validation", "validation_members"),
     "truncation": lambda: truncation("validation"),
@@ -705,7 +768,7 @@ TABLES = {
 
 
 def render(text):
-    """Return the README with every table written anew."""
+    """Return a page with every table written anew."""
 
     def table(match):
         return f"<!-- table: {match[1]} -->\n{TABLES[match[1]]()}\n<!-- end -->"
@@ -714,18 +777,26 @@ def render(text):
     return re.sub(pattern, table, text, flags=re.DOTALL)
 
 
+def pages():
+    """List the pages whose tables are written here: the README, and docs/*.md."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
 def main(argv=None):
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.tables")
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args(argv)
-    readme = ROOT / "README.md"
-    old = readme.read_text()
-    new = render(old)
-    if arguments.check:
-        return int(old != new)
-    readme.write_text(new)
-    return 0
+    stale = 0
+    for page in pages():
+        old = page.read_text(encoding="utf-8")
+        new = render(old)
+        if old != new and arguments.check:
+            print(f"{page.relative_to(ROOT)} is not what its results say")
+            stale = 1
+        elif old != new:
+            page.write_text(new, encoding="utf-8")
+    return stale
 
 
 if __name__ == "__main__":

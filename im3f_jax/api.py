@@ -495,6 +495,16 @@ def BPMF(
     """Bayesian probabilistic matrix factorisation: the family without topics.
 
     Salakhutdinov and Mnih (2008). The parameters are those of `IM3F`.
+
+    Returns
+    -------
+    Model
+        To be fitted by `Model.fit`.
+
+    Raises
+    ------
+    InputError
+        One sentence that names the setting.
     """
     return _model(
         latent_dim,
@@ -528,9 +538,20 @@ def PMF(
         Prior precision of each element of the factors; None is the documented default
         of `IsotropicNormal`.
     rating_variance
-        sigma^2, fixed; None is 0.7 times the variance of the training ratings.
+        sigma^2, squared rating scale, fixed; None is 0.7 times the variance of the
+        training ratings.
     global_bias
-        chi_0; None is the training mean.
+        chi_0, rating scale; None is the training mean.
+
+    Returns
+    -------
+    Model
+        To be fitted by `Model.fit`.
+
+    Raises
+    ------
+    InputError
+        One sentence that names the setting.
     """
     model = _model(
         latent_dim,
@@ -575,7 +596,8 @@ def M3F(
     """Mixed membership matrix factorisation with topic-indexed biases, M3F-TIB.
 
     Mackey, Weiss and Jordan (2010): a fixed number of topics a side, with a symmetric
-    Dirichlet(concentration / topics) prior. Topic means are 0 by default, as there.
+    Dirichlet(concentration / topics) prior. Topic means are 0 by default, as there. The
+    other parameters are those of `IM3F`.
 
     Parameters
     ----------
@@ -584,7 +606,15 @@ def M3F(
     user_topic_concentration, item_topic_concentration
         alpha; 10,000 makes weights nearly uniform.
 
-    The other parameters are those of `IM3F`.
+    Returns
+    -------
+    Model
+        To be fitted by `Model.fit`.
+
+    Raises
+    ------
+    InputError
+        One sentence that names the setting.
     """
     return _model(
         latent_dim,
@@ -632,7 +662,8 @@ def M3F_TIF(
 
     Mackey, Weiss and Jordan (2010): a rating's mean is chi_0 + s_u + t_j + a_u . b_j +
     v_u[zM] . w_j[zU]. Its topics select vectors whose inner product is added, in the
-    place of biases; each user and each item has a bias that no topic changes.
+    place of biases; each user and each item has a bias that no topic changes. The other
+    parameters are those of `M3F` and `IM3F`.
 
     Parameters
     ----------
@@ -646,7 +677,15 @@ def M3F_TIF(
         Of s_u and t_j ~ Normal(0, variance): a number, an `InverseGamma`, or None
         (sampled).
 
-    The other parameters are those of `M3F` and `IM3F`.
+    Returns
+    -------
+    Model
+        To be fitted by `Model.fit`.
+
+    Raises
+    ------
+    InputError
+        One sentence that names the setting.
     """
     part = TopicFactors(topic_factor_dim, topic_factor_prior or NormalWishart())
     return _model(
@@ -694,7 +733,7 @@ def SeparateDP(
     weights of the item, theta ~ Dirichlet(gamma/K), so that each row mixes biases of
     its own, c_u[k] ~ Normal(0, variance). Item topics are still those that select a
     user's biases. A row's labels mean nothing to another: where topics are counted,
-    those count that any row uses.
+    those count that any row uses. The other parameters are those of `IM3F`.
 
     Parameters
     ----------
@@ -705,7 +744,15 @@ def SeparateDP(
     user_bias_variance, item_bias_variance
         A number, an `InverseGamma`, or None (sampled).
 
-    The other parameters are those of `IM3F`.
+    Returns
+    -------
+    Model
+        To be fitted by `Model.fit`.
+
+    Raises
+    ------
+    InputError
+        One sentence that names the setting.
     """
     return _model(
         latent_dim,
@@ -812,9 +859,15 @@ def IM3F(
         timestamps. The variance is a number, an `InverseGamma`, or None (sampled).
     user_drift_variance
         Of each user's drift f_u ~ Normal(0, variance): a rating gains f_u x, with
-        x = sign(t - tbar_u) |t - tbar_u|^0.4 in units of its root mean square, tbar_u
-        the user's mean time (`TimeDrift`; Koren 2009). 0, the default, is the paper's
-        model, without it; None samples the variance; or a number, or an `InverseGamma`.
+        ``x = sign(t - tbar_u) |t - tbar_u|^0.4`` in units of its root mean square,
+        tbar_u the user's mean time (`TimeDrift`; Koren 2009). 0, the default, is the
+        paper's model, without it; None samples the variance; or a number, or an
+        `InverseGamma`.
+
+    Returns
+    -------
+    Model
+        To be fitted by `Model.fit`.
 
     Raises
     ------
@@ -865,6 +918,7 @@ def ReciprocalIM3F(
     Users and items of the ratings are ids of one kind, persons, and both topics of a
     rating come from one franchise: a person has one set of weights, the same in both
     roles. `fit` takes ordinary `Ratings`; a person's ratings of themselves are refused.
+    The other parameters are those of `IM3F`.
 
     Parameters
     ----------
@@ -884,7 +938,10 @@ def ReciprocalIM3F(
         sigma_0^2 and tau^2, as those of a side of `IM3F`; where both roles have biases
         of their own, these are the priors of both.
 
-    The other parameters are those of `IM3F`.
+    Returns
+    -------
+    Model
+        To be fitted by `Model.fit`.
 
     Raises
     ------

@@ -19,7 +19,7 @@ from datetime import date
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-EXTRAS = "dev,arviz,plots"
+EXTRAS = "dev,arviz,plots,docs"
 # What builds the package; see [build-system] in pyproject.toml and the Makefile.
 BUILD = ["setuptools>=77"]
 

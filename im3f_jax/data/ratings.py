@@ -80,6 +80,11 @@ class Ratings:
             When each rating was given: numbers of one unit, or datetimes, which become
             seconds since 1970. Only models of time read them.
 
+        Returns
+        -------
+        Ratings
+            In the order of the rows.
+
         Raises
         ------
         InputError
@@ -116,6 +121,11 @@ class Ratings:
             As in `from_arrays`.
         timestamp : column name, optional
             Of the column of times, numbers or datetimes, as in `from_arrays`.
+
+        Returns
+        -------
+        Ratings
+            In the order of the rows, with these column names.
 
         Raises
         ------
@@ -341,7 +351,18 @@ class Ratings:
         return bool(steps[-1] < 1e6 and np.abs(steps - steps.round()).max() < 0.01)
 
     def select(self, rows: np.ndarray) -> "Ratings":
-        """Rows by position, shape (n,), or by mask, shape (N,), with the same index."""
+        """Rows of this table, with its index of ids.
+
+        Parameters
+        ----------
+        rows : ndarray
+            Positions, shape (n,), or a mask, bool, shape (N,).
+
+        Returns
+        -------
+        Ratings
+            In the order asked for.
+        """
         timestamp = None if self.timestamp is None else self.timestamp[rows]
         return replace(
             self,
@@ -355,6 +376,11 @@ class Ratings:
         """Return a frame with the caller's own ids, dtypes and column names.
 
         Timestamps, where there are any, make a fourth column, of numbers.
+
+        Returns
+        -------
+        DataFrame
+            A row a rating, in their order.
         """
         ids = self.users.column(self.user), self.items.column(self.item)
         columns = dict(zip(self.columns[:3], (*ids, self.rating), strict=True))
@@ -364,6 +390,11 @@ class Ratings:
 
     def save_npz(self, path: str | PathLike) -> None:
         """Write the ratings to a file that `load_ratings` reads back, without pickle.
+
+        Parameters
+        ----------
+        path : str or path
+            Of the file, .npz.
 
         Raises
         ------
@@ -386,6 +417,16 @@ class Ratings:
     @classmethod
     def from_npz_arrays(cls, arrays: dict[str, np.ndarray]) -> "Ratings":
         """Ratings from the arrays that `save_npz` wrote.
+
+        Parameters
+        ----------
+        arrays : dict of ndarray
+            By name, as `numpy.load` gives them.
+
+        Returns
+        -------
+        Ratings
+            As they were saved.
 
         Raises
         ------

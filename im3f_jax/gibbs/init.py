@@ -80,6 +80,11 @@ def init_state(
         Topics a side over which the ratings are scattered at random; at most the
         side's truncation. In the Chinese restaurant franchise each row has a table for
         each, and there are at most num_topics - 1 and max_tables.
+
+    Returns
+    -------
+    State
+        Of one chain, before its first sweep.
     """
     bias_key = jax.random.fold_in(key, 2)
     keys = iter(jax.random.split(key, 6))

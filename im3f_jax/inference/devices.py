@@ -134,6 +134,11 @@ def device_report() -> DeviceReport:
 
     Starts JAX's backends, which on a GPU takes memory; changes no setting.
 
+    Returns
+    -------
+    DeviceReport
+        To be printed; its fields hold the same.
+
     Examples
     --------
     >>> print(im3f.device_report())

@@ -75,6 +75,11 @@ class TopicNormal:
             Scalars. Where one is 0 its term has no density and is left out.
         used
             Topics to count, bool, shape (K,); None for all.
+
+        Returns
+        -------
+        Array
+            Nats, scalar.
         """
         rows = jnp.where(valid[:, None], _log_normal(bias, topic_mean, variance), 0)
         means = _log_normal(topic_mean, self.topic_mean, topic_mean_variance)
@@ -127,6 +132,11 @@ class SharedNormal(TopicNormal):
             False for rows of padding, bool, shape (rows,).
         shared_variance
             omega^2, scalar. Where it is 0 its term has no density and is left out.
+
+        Returns
+        -------
+        Array
+            Nats, scalar.
         """
         rows = jnp.where(valid, _log_normal(shared, 0.0, shared_variance), 0)
         return jnp.sum(rows) + log_prior(self.shared_variance, shared_variance)

@@ -37,9 +37,19 @@ class NormalWishart:
     mean_precision: float = 10.0
 
     def log_density(self, mean: Array, precision: Array) -> Array:
-        """Log density of (mu, Lambda), in nats; shapes (D,) and (D, D).
+        """Log density of (mu, Lambda), without the constant log Gamma_D(nu_0 / 2).
 
-        Without the constant log Gamma_D(nu_0 / 2).
+        Parameters
+        ----------
+        mean
+            mu, shape (D,).
+        precision
+            Lambda, shape (D, D).
+
+        Returns
+        -------
+        Array
+            Nats, scalar.
         """
         (dim,) = mean.shape
         nu = self.degrees_of_freedom
@@ -64,14 +74,33 @@ class NormalWishart:
 class IsotropicNormal:
     """a_u ~ Normal(0, I / precision), fixed: the prior of PMF.
 
-    `precision` None is the default: the prior variance of a_u . b_j is a tenth of the
-    variance of the training ratings (chosen on ML-100K random90_1).
+    Salakhutdinov and Mnih (2007).
+
+    Attributes
+    ----------
+    precision
+        Of each element, positive. None is the default: the prior variance of a_u . b_j
+        is a tenth of the variance of the training ratings (chosen on ML-100K
+        random90_1).
     """
 
     precision: float | None = None
 
     def log_density(self, mean: Array, precision: Array) -> Array:
-        """Nothing is drawn here: 0."""
+        """Log density of what is drawn of the prior: nothing is, so 0.
+
+        Parameters
+        ----------
+        mean
+            mu, shape (D,).
+        precision
+            Lambda, shape (D, D).
+
+        Returns
+        -------
+        Array
+            0, scalar.
+        """
         return jnp.zeros((), mean.dtype)
 
 
@@ -115,7 +144,20 @@ class MultiplicativeGamma:
     mean_precision: float = 10.0
 
     def parameters(self, dim: int, dtype) -> tuple[Array, Array]:
-        """Shapes and rates of delta, each of shape (dim,)."""
+        """Shapes and rates of the gammas of delta.
+
+        Parameters
+        ----------
+        dim
+            D.
+        dtype
+            Of the result.
+
+        Returns
+        -------
+        tuple of Array
+            Shapes and rates, shape (D,) each.
+        """
         first = jnp.arange(dim, dtype=jnp.int32) == 0
         return (
             jnp.where(first, self.first_shape, self.shape).astype(dtype),
@@ -123,13 +165,37 @@ class MultiplicativeGamma:
         )
 
     def log_density(self, mean: Array, precision: Array) -> Array:
-        """Log density of a side's m given tau, in nats; shapes (D,) and (D, D)."""
+        """Log density of a side's m given tau.
+
+        Parameters
+        ----------
+        mean
+            m, shape (D,).
+        precision
+            diag(tau), shape (D, D).
+
+        Returns
+        -------
+        Array
+            Nats, scalar.
+        """
         precision = self.mean_precision * jnp.diagonal(precision)
         return 0.5 * jnp.sum(
             jnp.log(precision / (2 * jnp.pi)) - precision * mean**2, axis=-1
         )
 
     def log_density_of_increments(self, increments: Array) -> Array:
-        """Log density of delta, in nats; shape (D,). It gives tau of both sides."""
+        """Log density of delta, which gives tau of both sides.
+
+        Parameters
+        ----------
+        increments
+            delta, shape (D,).
+
+        Returns
+        -------
+        Array
+            Nats, scalar.
+        """
         shapes, rates = self.parameters(increments.shape[0], increments.dtype)
         return jnp.sum(log_prior(Gamma(shapes, rates), increments))

@@ -48,7 +48,22 @@ class Gaussian:
     ) -> Array:
         """Log density of all ratings and of sigma^2, in nats, up to a constant.
 
-        The constant is the prior's mass above the floor, which the floor fixes.
+        sum_n log Normal(r_n; mean_n, sigma^2) + log p(sigma^2). The constant is the
+        prior's mass above the floor, which the floor fixes.
+
+        Parameters
+        ----------
+        squared_error
+            sum_n (r_n - mean_n)^2, squared rating scale, scalar.
+        num_ratings
+            N, int32, scalar.
+        variance
+            sigma^2, squared rating scale, scalar.
+
+        Returns
+        -------
+        Array
+            Nats, scalar.
         """
         count = num_ratings.astype(variance.dtype)
         return (
@@ -93,7 +108,18 @@ class Ordinal:
             object.__setattr__(self, "levels", levels)
 
     def level_of(self, rating: Array) -> Array:
-        """Level of each rating, from 0: the nearest one. int32, shape (N,)."""
+        """Level of each rating, from 0: the nearest one.
+
+        Parameters
+        ----------
+        rating
+            Rating scale, shape (N,).
+
+        Returns
+        -------
+        Array
+            int32, shape (N,).
+        """
         level = jnp.zeros(rating.shape, jnp.int32)
         for low, high in zip(self.levels, self.levels[1:], strict=False):
             level = level + (rating > 0.5 * (low + high)).astype(jnp.int32)
@@ -106,11 +132,27 @@ class Ordinal:
         root: Array | None = None,
         cdf: Callable[[Array], Array] = _normal_cdf,
     ) -> Array:
-        """Mean of ratings whose latents have these means, rating scale, any shape.
+        """Mean of ratings whose latents have these means.
 
         r_1 + sum_l (r_{l+1} - r_l) F(mean - g_l): the sum of levels times their
-        probabilities, by parts. F is the distribution function of the noise, `cdf`, in
-        units of 1 / root, which broadcasts with the means; None: all 1.
+        probabilities, by parts.
+
+        Parameters
+        ----------
+        mean
+            Of the latents, any shape.
+        cut_points
+            g, shape (L - 1,).
+        root
+            Square root of the relative precision, which broadcasts with the means;
+            None: all 1.
+        cdf
+            F, the distribution function of the noise, in units of 1 / root.
+
+        Returns
+        -------
+        Array
+            Rating scale, the shape of the means.
         """
         total = jnp.full_like(mean, self.levels[0])
         pairs = zip(self.levels, self.levels[1:], strict=False)
@@ -121,7 +163,18 @@ class Ordinal:
         return total
 
     def log_prior(self, cut_points: Array) -> Array:
-        """Log density of the cut points, in nats, -inf unless they increase."""
+        """Log density of the cut points, -inf unless they increase.
+
+        Parameters
+        ----------
+        cut_points
+            g, shape (L - 1,).
+
+        Returns
+        -------
+        Array
+            Nats, scalar.
+        """
         each = jnp.log(2 * jnp.pi * self.cut_scale**2) + (
             (cut_points / self.cut_scale) ** 2
         )
@@ -152,7 +205,12 @@ class Ordinal:
         cut_points
             Shape (L - 1,).
         root
-            As in `bounds_of_levels`.
+            Square root of each rating's relative precision, shape (N,); None: all 1.
+
+        Returns
+        -------
+        Array
+            Nats, scalar.
         """
         bounds = bounds_of_levels(self.level_of(rating), mean, cut_points, root)
         each = jnp.where(valid, log_normal_interval(*bounds), 0)

@@ -56,6 +56,11 @@ class GammaNoise:
             False for padding, bool, shape (rows,).
         shape
             Scalar.
+
+        Returns
+        -------
+        Array
+            Nats, scalar.
         """
         each = (
             shape * jnp.log(shape)

@@ -18,7 +18,15 @@ __all__ = ["Gamma", "InverseGamma", "log_prior", "start_value"]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class InverseGamma:
-    """Density proportional to x^(-shape-1) exp(-scale/x); mean scale / (shape - 1)."""
+    """Density proportional to x^(-shape-1) exp(-scale/x); mean scale / (shape - 1).
+
+    Attributes
+    ----------
+    shape
+        Positive.
+    scale
+        Positive, in the units of x: of a variance, squared rating scale.
+    """
 
     shape: float
     scale: float
@@ -27,7 +35,15 @@ class InverseGamma:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Gamma:
-    """Density proportional to x^(shape-1) exp(-rate x); mean shape / rate."""
+    """Density proportional to x^(shape-1) exp(-rate x); mean shape / rate.
+
+    Attributes
+    ----------
+    shape
+        Positive.
+    rate
+        Positive, in units of 1 / x.
+    """
 
     shape: float
     rate: float

@@ -133,6 +133,11 @@ class ModelSpec:
         ----------
         deep
             Give the settings of the components too, as "likelihood__variance".
+
+        Returns
+        -------
+        dict
+            Name of the setting -> its value.
         """
         return _settings(self, deep)
 

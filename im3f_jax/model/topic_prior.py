@@ -109,7 +109,20 @@ class FiniteDirichlet:
     def log_density(
         self, log_global_weights: Array, dish: Array, table: Array
     ) -> Array:
-        """Nothing global is drawn: 0."""
+        """Log density of what is drawn for all rows: nothing is, so 0.
+
+        Parameters
+        ----------
+        log_global_weights
+            log pi, shape (K,).
+        dish, table
+            Concentrations, scalars.
+
+        Returns
+        -------
+        Array
+            0, scalar.
+        """
         return jnp.zeros((), log_global_weights.dtype)
 
 
@@ -151,6 +164,18 @@ class HDP:
 
         Under the weak limit with respect to log pi; under stick-breaking with respect
         to the sticks v_1 .. v_{K-1}.
+
+        Parameters
+        ----------
+        log_global_weights
+            log pi, shape (K,).
+        dish, table
+            beta and gamma, positive, scalars.
+
+        Returns
+        -------
+        Array
+            Nats, scalar.
         """
         count = self.num_topics
         if self.construction == "weak_limit":
@@ -207,7 +232,20 @@ class CRF:
     def log_density(
         self, log_global_weights: Array, dish: Array, table: Array
     ) -> Array:
-        """Log density of both concentrations, in nats; the weights are summed out."""
+        """Log density of both concentrations; the weights are summed out.
+
+        Parameters
+        ----------
+        log_global_weights
+            Not read: a franchise has tables in their place.
+        dish, table
+            beta and gamma, positive, scalars.
+
+        Returns
+        -------
+        Array
+            Nats, scalar.
+        """
         return log_prior(self.dish_concentration, dish) + log_prior(
             self.table_concentration, table
         )

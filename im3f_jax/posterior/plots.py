@@ -75,6 +75,8 @@ def plot_trace(
 
     Parameters
     ----------
+    posterior
+        What `fit` or `load` gave.
     scalars
         Names in `posterior.trace`, a panel each; or one name. By default those of
         `SCALARS` that vary. Of "test_rmse" the line is that of the mean over kept draws
@@ -138,6 +140,13 @@ def _trace(posterior: Posterior, name: str, ax) -> None:
 def plot_num_topics(posterior: Posterior, *, ax: Any = None) -> Any:
     """Plot the posterior of the numbers of topics in use, against the truncation.
 
+    Parameters
+    ----------
+    posterior
+        What `fit` or `load` gave.
+    ax
+        Matplotlib axes.
+
     Returns
     -------
     matplotlib axes
@@ -200,6 +209,8 @@ def plot_topics(
 
     Parameters
     ----------
+    posterior
+        What `fit` or `load` gave.
     side, draw
         As in `topic_table`: by default the moods of `Posterior.representative_draw`.
     num_topics
@@ -243,6 +254,8 @@ def plot_moods(posterior: Posterior, user: Any, *, ax: Any = None) -> Any:
 
     Parameters
     ----------
+    posterior
+        What `fit` or `load` gave.
     user
         The caller's own id.
     ax
@@ -267,6 +280,8 @@ def plot_contexts(
 
     Parameters
     ----------
+    posterior
+        What `fit` or `load` gave.
     item
         The caller's own id.
     titles
@@ -329,6 +344,8 @@ def plot_napoleon_dynamite(
 
     Parameters
     ----------
+    posterior
+        What `fit` or `load` gave.
     titles
         Of items, by id: a mapping, a Series, or what `load_titles` gives. Items that
         are not in it are named by their ids.
@@ -336,6 +353,8 @@ def plot_napoleon_dynamite(
         The training ratings; with them only items of at least `min_ratings` are shown,
         and their numbers of ratings too. An item of few ratings keeps the spread that
         the prior expects.
+    min_ratings
+        Least number of training ratings of an item, where `train` is given.
     num_items
         Show so many.
     rank_by
@@ -428,6 +447,8 @@ def plot_prediction(
 
     Parameters
     ----------
+    posterior
+        What `fit` or `load` gave.
     user, item
         The caller's own ids.
     train
@@ -548,6 +569,15 @@ def _parts(posterior: Posterior, user, item, times, draw):
 def plot_calibration(posterior: Posterior, test: Ratings, *, ax: Any = None) -> Any:
     """Plot predicted probabilities of the scale's levels against how often they came.
 
+    Parameters
+    ----------
+    posterior
+        What `fit` or `load` gave.
+    test
+        Held-out ratings.
+    ax
+        Matplotlib axes.
+
     Returns
     -------
     matplotlib axes
@@ -581,6 +611,15 @@ def plot_calibration(posterior: Posterior, test: Ratings, *, ax: Any = None) -> 
 
 def plot_coverage(posterior: Posterior, test: Ratings, *, ax: Any = None) -> Any:
     """Plot how many held-out ratings lie in central predictive intervals.
+
+    Parameters
+    ----------
+    posterior
+        What `fit` or `load` gave.
+    test
+        Held-out ratings.
+    ax
+        Matplotlib axes.
 
     Returns
     -------
@@ -660,7 +699,19 @@ def plot_comparison(table: pd.DataFrame, score: str = "rmse", *, ax: Any = None)
 
 
 def plot_prior_check(check: PriorCheck, *, ax: Any = None) -> Any:
-    """Plot a prior check: `PriorCheck.plot`, with as many axes as it has panels."""
+    """Plot a prior check, as `PriorCheck.plot` does.
+
+    Parameters
+    ----------
+    check
+        What `prior_check` gave.
+    ax
+        Matplotlib axes, as many as it has panels.
+
+    Returns
+    -------
+    ndarray of matplotlib axes
+    """
     return check.plot(ax)
 
 

@@ -142,7 +142,7 @@ class Posterior:
         """Columns of the factors in use in each kept draw, (chain, draw).
 
         exp(entropy of the columns' shares of the energy of the factors' product), that
-        of column h being |a_h|^2 |b_h|^2: from 1 to latent_dim. Under a
+        of column h being ``|a_h|^2 |b_h|^2``: from 1 to latent_dim. Under a
         `MultiplicativeGamma` it is the learned dimension; under the other priors, which
         shrink no column, it tells little.
 
@@ -576,7 +576,18 @@ class Posterior:
         return None if times is None else self.time_scale.columns(times, user_row)
 
     def is_known(self, users: Iterable, items: Iterable) -> np.ndarray:
-        """Whether both ids of each pair have a training rating, bool, shape (n,)."""
+        """Tell whether both ids of each pair have a training rating.
+
+        Parameters
+        ----------
+        users, items
+            The caller's ids, of one length n; unknown ones are not known.
+
+        Returns
+        -------
+        ndarray of bool
+            Shape (n,).
+        """
         user = self.users.lookup(users, "mark")
         item = self.items.lookup(items, "mark")
         return (self._rows(user, self.user_row) < self._num_users) & (
@@ -672,8 +683,18 @@ class Posterior:
     ) -> Iterator[pd.DataFrame]:
         """Yield what `recommend` returns, some thousands of users at a time.
 
-        For lists that are written on, so that those of all users need not be held.
-        Parameters, columns and errors are those of `recommend`.
+        For lists that are written on, so that those of all users need not be held. The
+        parameters are those of `recommend`.
+
+        Yields
+        ------
+        DataFrame
+            The columns of `recommend`.
+
+        Raises
+        ------
+        InputError
+            As `recommend`.
         """
         return recommend.recommend(
             self,
@@ -721,6 +742,23 @@ class Posterior:
         """Give the n users whose predictions go with those of one user.
 
         As `similar_items`, the sides exchanged: over the trained items.
+
+        Parameters
+        ----------
+        user
+            An id with a training rating.
+        n
+            Users at most; those with a training rating, not `user` itself.
+
+        Returns
+        -------
+        DataFrame
+            As `similar_items`, with a column `user`.
+
+        Raises
+        ------
+        InputError
+            As `similar_items`.
         """
         return similar_rows(self, "user", user, n)
 
@@ -796,6 +834,13 @@ class Posterior:
             a discrete scale, else "log_density"; "dropped_weight" of the topics that
             the log score left out; "num_ratings"; "num_cold", how many of them belong
             to a user or an item without a training rating.
+
+        Raises
+        ------
+        InputError
+            For a test set that is no `Ratings` or is empty, an unknown id, a rating
+            that is no level of an ordinal model, times that are missing, and a clip
+            without meaning.
         """
         if not isinstance(test, Ratings):
             raise InputError(
@@ -1012,7 +1057,15 @@ class Posterior:
         return to_arviz(self, log_likelihood, warmup)
 
     def trace_frame(self) -> pd.DataFrame:
-        """Return the trace as a frame: chain, sweep, phase, kept, a column a scalar."""
+        """Return the trace as a frame.
+
+        Returns
+        -------
+        DataFrame
+            A row for each sweep of each chain: `chain` and `sweep` from 0, `phase`
+            ("warmup" or "sample"), whether it is `kept`, and a column for each scalar
+            of `trace`.
+        """
         chains, sweeps = self.trace["rating_variance"].shape
         sweep = np.tile(np.arange(sweeps), chains)
         return pd.DataFrame(
@@ -1026,7 +1079,24 @@ class Posterior:
         )
 
     def plot_trace(self, scalars=None, *, ax=None):
-        """Plot label-free scalars by sweep; see `im3f_jax.plots.plot_trace`."""
+        """Plot label-free scalars by sweep, as `im3f_jax.plots.plot_trace` does.
+
+        Parameters
+        ----------
+        scalars
+            Names in `trace`, a panel each; or one name. None: those that vary.
+        ax
+            Matplotlib axes, as many as scalars.
+
+        Returns
+        -------
+        matplotlib axes, or for several scalars an ndarray of them
+
+        Raises
+        ------
+        InputError
+            For a name that is not in the trace, or another number of axes.
+        """
         from im3f_jax.posterior.plots import plot_trace
 
         return plot_trace(self, scalars, ax=ax)
@@ -1094,7 +1164,18 @@ class Posterior:
         )
 
     def save(self, path) -> None:
-        """Write the posterior to one file, self-contained, without pickle."""
+        """Write the posterior to one file, self-contained, without pickle.
+
+        Parameters
+        ----------
+        path
+            Of the file, which `load` reads; one of that name is replaced at the end.
+
+        Raises
+        ------
+        InputError
+            Where ids are not str, int, float or bool.
+        """
         from im3f_jax.posterior.storage import save
 
         save(self, path)

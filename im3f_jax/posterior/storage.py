@@ -90,6 +90,16 @@ def _by_name(group) -> dict:
 def load(path: str | os.PathLike) -> Posterior:
     """Read what `Posterior.save` wrote; the training data are not needed.
 
+    Parameters
+    ----------
+    path
+        Of the file.
+
+    Returns
+    -------
+    Posterior
+        As it was saved: what it predicts is the same.
+
     Raises
     ------
     InputError

@@ -42,9 +42,9 @@ def draw_truncation(rows, path):
             axis.axhline(0, c="0.6", lw=0.8, zorder=0)
             numbers = [row["sampler"].split(", ")[1] for row in chosen]
             axis.set_xticks(range(len(chosen)), numbers)
-            if line is axes[0]:
+            if line[0] is axes[0, 0]:
                 axis.set_title(title)
-            if line is axes[-1]:
+            if line[0] is axes[-1, 0]:
                 axis.set_xlabel("truncation")
         line[0].set_ylabel(f"{construction.replace('_', ' ')}\nminus franchise")
     figure.tight_layout()
