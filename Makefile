@@ -24,7 +24,7 @@ PYTEST = $(if $(SLOW),,$(QUICK)) $(BIN)/python -m pytest $(if $(SLOW),,-m "not s
 # not replaced: xdist may then wait for ever (pytest-dev/pytest-xdist issues 784, 1378).
 WORKERS ?= 2
 
-.PHONY: help demo test validate lint docs bench clean constraints
+.PHONY: help demo test validate lint docs bench notebooks clean constraints
 .DEFAULT_GOAL := help
 
 help:
@@ -35,6 +35,7 @@ help:
 	@echo "make lint         ruff: check and formatting"
 	@echo "make docs         the API reference, as HTML in build/docs"
 	@echo "make bench        throughput on this machine, as JSON in bench/results"
+	@echo "make notebooks    execute the notebooks in full, and write their .ipynb"
 	@echo "make constraints  resolve constraints.txt anew for $(PYTHONS)"
 	@echo "make clean        remove $(VENV), caches and build folders"
 	@echo
@@ -67,6 +68,12 @@ $(VENV)/.dev: $(VENV)/.base
 	  echo "Installation failed; the whole story is in $(LOG)" >&2; exit 1; }
 	@touch $@
 
+$(VENV)/.notebooks: $(VENV)/.dev
+	@echo "Installing Jupyter into $(VENV)"
+	@$(PIP) --no-build-isolation -e '.[dev,arviz,plots,notebooks]' || { \
+	  echo "Installation failed; the whole story is in $(LOG)" >&2; exit 1; }
+	@touch $@
+
 $(VENV)/.docs: $(VENV)/.base
 	@echo "Installing Sphinx into $(VENV)"
 	@$(PIP) --no-build-isolation -e '.[docs]' || { \
@@ -86,6 +93,8 @@ test: $(VENV)/.dev
 validate: $(VENV)/.dev
 	@echo "Running: python -m tests.validation $(ARGS)"
 	@$(BIN)/python -m tests.validation $(ARGS)
+	@echo "Running the notebooks in full"
+	@$(BIN)/python -m pytest -m slow tests/test_notebooks.py
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -99,6 +108,10 @@ docs: $(VENV)/.docs
 bench: $(VENV)/.base
 	@echo "Running: python -m bench.throughput $(ARGS)"
 	@$(BIN)/python -m bench.throughput $(ARGS)
+
+notebooks: $(VENV)/.notebooks
+	@echo "Executing the notebooks $(ARGS)"
+	@$(BIN)/python tools/notebooks.py $(ARGS)
 
 constraints:
 	@$(firstword $(PYTHONS)) tools/constraints.py $(PYTHONS)

@@ -1,10 +1,8 @@
-"""What the README, docs/ and the notebooks say is what the files and the code do."""
+"""What the README and docs/ say is what the files and the code do."""
 
 import ast
 import dataclasses
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -87,19 +85,3 @@ def test_the_readme_stays_short_and_cites_this_version():
     assert f"version = {{{version}}}" in readme
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {version}\n" in citation
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "notebooks").glob("*.py")), ids=lambda p: p.name
-)
-def test_notebooks_run_top_to_bottom(path):
-    done = subprocess.run(
-        [sys.executable, path],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr

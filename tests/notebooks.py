@@ -1,0 +1,66 @@
+"""Cells of a notebook's script, and a run of them as a notebook would run them.
+
+    python -m tests.notebooks notebooks/01_quickstart.py
+
+runs the cells of one script, shows what ends each as a notebook would, draws every
+figure, and prints how many there are. It needs neither Jupyter nor a display.
+"""
+
+import ast
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["DRAWS", "Cell", "cells_of", "run"]
+
+# What a cell holds that draws: the notebooks' own words for it.
+DRAWS = ("plots.plot_", ".plot_trace(", "plt.subplots(")
+
+
+class Cell(NamedTuple):
+    """A cell: "code" or "markdown", and its text."""
+
+    kind: str
+    source: str
+
+
+def cells_of(path):
+    """Read the cells of a script in jupytext's percent format."""
+    cells = []
+    for block in ("\n" + Path(path).read_text("utf-8")).split("\n# %%")[1:]:
+        mark, _, text = block.partition("\n")
+        lines = text.strip("\n").split("\n")
+        if mark.strip() == "[markdown]":
+            lines = [line.removeprefix("#").removeprefix(" ") for line in lines]
+        kind = "markdown" if mark.strip() == "[markdown]" else "code"
+        cells.append(Cell(kind, "\n".join(lines)))
+    return cells
+
+
+def run(path):
+    """Run the cells of a script one after another; return the number of figures."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    names = {"__name__": "__main__"}
+    for number, cell in enumerate(cells_of(path)):
+        if cell.kind != "code":
+            continue
+        where = f"{Path(path).name}, cell {number}"
+        body = ast.parse(cell.source, where).body
+        last = body.pop() if isinstance(body[-1], ast.Expr) else None
+        exec(compile(ast.Module(body, []), where, "exec"), names)
+        if last is not None:
+            value = eval(compile(ast.Expression(last.value), where, "eval"), names)
+            if value is not None:
+                print(value)
+    figures = plt.get_fignums()
+    for figure in figures:
+        plt.figure(figure).canvas.draw()
+    return len(figures)
+
+
+if __name__ == "__main__":
+    print("figures:", run(sys.argv[1]))
