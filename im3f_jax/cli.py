@@ -1516,7 +1516,7 @@ def _judged(folder: Path, posterior):
     """Read what a fit's folder says, and its test ratings, where it had any."""
     if not (folder / METRICS).is_file():
         return {}, None
-    metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+    metrics = _read_metrics(folder / METRICS)
     if metrics["scored_on"] != "test" or not (folder / PREDICTIONS).is_file():
         return metrics, None
     frame = _read_text(str(folder / PREDICTIONS))
@@ -1532,6 +1532,15 @@ def _judged(folder: Path, posterior):
         **times,
     )
     return metrics, test
+
+
+def _read_metrics(path: Path) -> dict:
+    try:
+        metrics = json.loads(path.read_text(encoding="utf-8"))
+        metrics["data"]["file"], metrics["scored_on"]  # what a report reads
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{path} is damaged: give the im3f fit again") from None
+    return metrics
 
 
 def _parted(ratings, posterior, test, name: str):
@@ -1559,7 +1568,10 @@ def _parted(ratings, posterior, test, name: str):
 
 
 def _baselines(posterior, train, test, quiet: bool) -> dict:
-    """Fit BPMF and M3F as the model was fitted: dimension, likelihood, sweeps, seed."""
+    """Fit BPMF and M3F as the model was fitted: dimension, likelihood, sweeps, seed.
+
+    Beside PMF with the sweeps that `fit` runs by default.
+    """
     ordinal = isinstance(posterior.spec.likelihood, im3f_jax.Ordinal)
     shared = {"likelihood": posterior.spec.likelihood if ordinal else "gaussian"}
     shared["latent_dim"] = posterior.spec.latent_dim
@@ -1567,11 +1579,11 @@ def _baselines(posterior, train, test, quiet: bool) -> dict:
         "BPMF": im3f_jax.BPMF(**shared),
         "M3F(2, 1)": im3f_jax.M3F(2, 1, **shared),
     }
-    run = {
-        name: getattr(posterior, name)
-        for name in ("num_warmup", "num_samples", "thinning", "seed")
-    }
-    run["num_chains"] = len(posterior.trace["rating_variance"])
+    run = {"seed": posterior.seed}
+    if posterior.spec.estimate != "map":  # PMF is found in one step, without sweeps
+        lengths = "num_warmup", "num_samples", "thinning"
+        run |= {name: getattr(posterior, name) for name in lengths}
+        run["num_chains"] = len(posterior.trace["rating_variance"])
     return {
         name: model.fit(train, test=test, progress=not quiet, **run)
         for name, model in models.items()

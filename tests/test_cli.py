@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import dataclasses
 import inspect
 import io
 import json
@@ -23,6 +24,7 @@ from im3f_jax import cli
 from im3f_jax.cli import main
 from im3f_jax.demo import run_demo
 from im3f_jax.inference.checkpoint import Checkpoints
+from tests import fits
 
 # Whole fits start by optax, which promotes freely.
 pytestmark = pytest.mark.relaxed
@@ -717,6 +719,28 @@ def test_report_of_the_model_alone_and_mistakes(fitted, tmp_path, monkeypatch, c
     assert "needs test ratings" in one_line(capsys)
     assert main(["report", str(tmp_path / "nothing")]) == 2
     assert "nothing" in one_line(capsys)
+    for text in ('{"clip": nu', '{"scored_on": "test"}', "[]"):
+        (tmp_path / "metrics.json").write_text(text)
+        assert main(["report", str(alone), "--overwrite"]) == 2
+        assert "metrics.json is damaged" in one_line(capsys)
+
+
+@pytest.mark.parametrize("model", ["pmf", "bpmf"])
+def test_baselines_beside_pmf_are_no_fits_of_one_sweep(model, monkeypatch):
+    posterior = fits.posterior("BPMF")
+    if model == "pmf":  # whose posterior tells of one sweep
+        shown = {"num_warmup": 0, "num_samples": 1, "thinning": 1}
+        spec = dataclasses.replace(posterior.spec, estimate="map")
+        posterior = dataclasses.replace(posterior, spec=spec, **shown)
+    asked = []
+
+    def fit(self, train, test=None, **run):
+        asked.append(run)
+
+    monkeypatch.setattr(type(im3f.BPMF(2)), "fit", fit)
+    cli._baselines(posterior, *fits.data(), quiet=True)
+    lengths = {} if model == "pmf" else {**fits.LENGTHS, "num_chains": 1}
+    assert asked == 2 * [{"progress": False, "seed": fits.LENGTHS["seed"]} | lengths]
 
 
 def test_the_recorded_command_names_no_folder():

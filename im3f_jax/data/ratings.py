@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from im3f_jax.data.archive import write_whole
 from im3f_jax.data.columns import column_array, natural
 from im3f_jax.data.ids import IdIndex
 from im3f_jax.errors import InputError
@@ -398,7 +399,7 @@ class Ratings:
         Raises
         ------
         InputError
-            Where ids are not str, int, float or bool.
+                Where ids are not str, int, float or bool.
         """
         arrays = {
             "format_version": _FORMAT_VERSION,
@@ -411,9 +412,7 @@ class Ratings:
         }
         if self.timestamp is not None:
             arrays["timestamp"] = self.timestamp
-        # After all that may be refused, so that a file that is there stays.
-        with open(path, "wb") as file:
-            np.savez_compressed(file, **arrays)
+        write_whole(path, lambda file: np.savez_compressed(file, **arrays))
 
     @classmethod
     def from_npz_arrays(cls, arrays: dict[str, np.ndarray]) -> "Ratings":

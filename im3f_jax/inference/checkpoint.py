@@ -14,6 +14,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -40,6 +41,9 @@ FORMAT = "im3f_jax checkpoint"
 FORMAT_VERSION = 1
 # Libraries of which other versions may round otherwise.
 ROUNDING = ("im3f-jax", "jax", "jaxlib", "numpy")
+# Only what is named so is read, and removed: the folder may hold files of others.
+CHECKPOINT = re.compile(r"checkpoint-\d+\.json")
+OURS = re.compile(rf"{CHECKPOINT.pattern}|(state|part)-[\d-]+\.npz")
 
 
 class Folder:
@@ -73,7 +77,8 @@ class Folder:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = _locked(self.path)
             for path in self.path.glob(f"*{PARTIAL}"):  # of a process that died
-                path.unlink(missing_ok=True)
+                if OURS.fullmatch(path.name.removesuffix(PARTIAL)):
+                    path.unlink(missing_ok=True)
         return self
 
     def __exit__(self, *error) -> None:
@@ -89,7 +94,8 @@ class Folder:
         InputError
             If there are checkpoints, but each is damaged; or of another format version.
         """
-        found = sorted(self.path.glob("checkpoint-*.json"), reverse=True)
+        every = sorted(self.path.glob("checkpoint-*.json"), reverse=True)
+        found = [path for path in every if CHECKPOINT.fullmatch(path.name)]
         faults = []
         for path in found:
             try:
@@ -165,8 +171,7 @@ class Folder:
         numbers = {_name(kept) for kept, _ in self._kept}
         named = set().union(*(names for _, names in self._kept))
         for path in self.path.iterdir():
-            ours = path.name.startswith(("checkpoint-", "state-", "part-"))
-            if ours and path.name not in numbers | named:
+            if OURS.fullmatch(path.name) and path.name not in numbers | named:
                 path.unlink(missing_ok=True)
 
 

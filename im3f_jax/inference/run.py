@@ -487,20 +487,21 @@ def run(
         # first (of all of them, where they ran at once).
         finished = [chain for chain in results if chain.kept == num_kept]
         results = finished or [chain for chain in results if chain.kept]
-        if not results:
-            raise KeyboardInterrupt
-        logger.warning(
-            "interrupted: returned are %d of %d chains, with %d of %d draws each",
-            len(results),
-            num_chains,
-            results[0].kept,
-            num_kept,
-        )
-        if checkpoints is not None:
+        if results:
+            logger.warning(
+                "interrupted: returned are %d of %d chains, with %d of %d draws each",
+                len(results),
+                num_chains,
+                results[0].kept,
+                num_kept,
+            )
+        if checkpoints is not None and checkpoints.groups:
             logger.warning(
                 "the same fit with checkpoint_dir=%r goes on from there",
                 str(checkpoints.folder.path),
             )
+        if not results:
+            raise KeyboardInterrupt
     return _gather(results, draws, seconds, interrupted, spec)
 
 

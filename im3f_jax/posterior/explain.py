@@ -10,6 +10,7 @@ from im3f_jax.errors import InputError
 from im3f_jax.inference.features import parts_of_product
 from im3f_jax.inference.run import Draws
 from im3f_jax.model.likelihood import Ordinal
+from im3f_jax.model.plain import plain
 from im3f_jax.model.time_effects import reads_times
 from im3f_jax.posterior.score import time_of_pairs
 
@@ -65,10 +66,7 @@ class Explanation:
     topic_factors: pd.DataFrame | None
 
     def __repr__(self) -> str:
-        # An id of numpy is shown as the number or text that it is.
-        user, item = (
-            x.item() if isinstance(x, np.generic) else x for x in (self.user, self.item)
-        )
+        user, item = plain(self.user), plain(self.item)
         lines = [f"{user!r} and {item!r}: predicted {self.prediction:.3f}"]
         total = self.parts["mean"].sum()
         where = "" if self.scale == "rating" else " of the latent rating"

@@ -91,11 +91,15 @@ def fold_in(
         old_row[: len(index)] < last, old_row[: len(index)], last + len(new)
     )
     row[place_of_new] = last + np.arange(len(new))
+    if row.max() < last + len(new):  # as in a fit: a new one stands behind them all
+        row = np.append(row, last + len(new))
     pairs = place_of_new[new_code], other_code
     return replace(
         posterior,
         draws=posterior.draws._replace(**{f"{side}_features": after}),
-        **{f"{side}s": wider, f"{side}_row": np.append(row, last + len(new))},
+        # Not what the fit gave its test set: ids of it may have rows by now.
+        _fitted=[],
+        **{f"{side}s": wider, f"{side}_row": row},
         **_seen(posterior, side, place_of_old, pairs, len(wider)),
     )
 
@@ -265,7 +269,10 @@ def _fold(
     data = replace(jax.device_put(data), item_blocks=None)
     spec = jax.tree.map(lambda x: np.asarray(x, np.float32), spec)
     numbers = _numbers(posterior, side)
-    key = jax.random.key(seed)
+    # One of its own for each side, and after rows that were folded in before: new rows
+    # of one seed are independent.
+    key = jax.random.fold_in(jax.random.key(seed), ("user", "item").index(side))
+    key = jax.random.fold_in(key, getattr(draws, f"{side}_features").shape[2])
     found = np.empty(
         (*draws.global_bias.shape, num_new, others.shape[-1]), dtype=np.float32
     )

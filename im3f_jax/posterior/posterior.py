@@ -412,6 +412,7 @@ class Posterior:
         InputError
             As `predict`.
         """
+        quantiles = () if quantiles is None else quantiles
         users, items, quantiles = map(_column, (users, items, quantiles))
         found = self.predict(
             users,
@@ -456,7 +457,14 @@ class Posterior:
             if (row == last).any():
                 from im3f_jax.posterior.fold_in import prior_rows
 
-                new[f"new_{side}"] = prior_rows(self, side)
+                try:
+                    new[f"new_{side}"] = prior_rows(self, side)
+                except InputError as error:
+                    raise InputError(
+                        f"There are {side}s without a training rating, whose spreads "
+                        f"are of new {side}s drawn from the prior. {error} Leave them "
+                        "out (see is_known), or predict the mean alone."
+                    ) from None
         return spread_of_pairs(
             self.draws,
             self.spec,
@@ -638,7 +646,9 @@ class Posterior:
             A row a recommendation, users in the order asked for: `user` and `item` (the
             caller's ids and dtypes), `rank` from 1, `mean` and its standard deviation
             over draws `std_of_mean`, rating scale, and the bound `lower` or `upper`
-            where it ranks.
+            where it ranks. Of a user or an item without a training rating the deviation
+            is that of what the prior expects in each draw: unlike in `predict`, the
+            spread of a new one about that is not in it.
 
         Raises
         ------
@@ -1322,6 +1332,8 @@ def _column(values: Iterable):
     """Hold values of one column, which may be read once only."""
     if pd.api.types.is_scalar(values):
         return [values]
+    if isinstance(values, pd.Series):  # by position: labels would align columns anew
+        return values.reset_index(drop=True)
     return values if hasattr(values, "__len__") else list(values)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from im3f_jax.data.archive import write_whole
 from im3f_jax.data.ratings import Ratings
 from im3f_jax.errors import InputError
 from im3f_jax.model.likelihood import Ordinal
@@ -122,12 +123,7 @@ def write_report(
         ),
     )
     path = Path(path)
-    temporary = path.with_name(path.name + ".partial")
-    try:
-        temporary.write_text(page, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, lambda file: file.write(page.encode()))
     return path
 
 

@@ -266,6 +266,23 @@ def test_a_saved_part_keeps_the_whole_index_and_the_names(frame, tmp_path):
     assert list(again.to_dataframe()) == ["who", "title", "stars"]
 
 
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+    path = tmp_path / "ratings.npz"
+    ratings = Ratings.from_arrays(["a"], [1], [2.0])
+    ratings.save_npz(path)
+    before = path.read_bytes()
+
+    def fill_the_disk(file, **arrays):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez_compressed", fill_the_disk)
+    with pytest.raises(OSError, match="No space left"):
+        ratings.save_npz(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_what_cannot_be_saved_leaves_the_file_that_is_there(tmp_path):
     path = tmp_path / "ratings.npz"
     Ratings.from_arrays(["a"], [1], [2.0]).save_npz(path)

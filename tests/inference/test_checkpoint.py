@@ -132,7 +132,7 @@ def test_an_interrupt_writes_a_checkpoint_too(tmp_path, caplog):
     assert not found.partial
 
 
-def test_ctrl_c_waits_for_the_end_of_a_chunk(tmp_path):
+def test_ctrl_c_waits_for_the_end_of_a_chunk(tmp_path, caplog):
     def callback(done, elapsed, metrics):
         if done == 4:
             os.kill(os.getpid(), signal.SIGINT)
@@ -141,6 +141,7 @@ def test_ctrl_c_waits_for_the_end_of_a_chunk(tmp_path):
     with pytest.raises(KeyboardInterrupt):  # no draw was kept
         fits.fit(BPMF, checkpoint_dir=tmp_path, checkpoint_every=2, callback=callback)
     assert signal.getsignal(signal.SIGINT) is before
+    assert "goes on from there" in caplog.messages[-1]
     found, seen = go_on(BPMF, tmp_path, checkpoint_every=2)
     assert 4 < seen[0][1] <= 6
     fits.same(fits.posterior("BPMF"), found)
@@ -243,6 +244,21 @@ def test_another_format_version_is_refused_by_both_numbers(tmp_path):
         folder.commit(body | {"format_version": 7})
     with pytest.raises(im3f.InputError, match="version 7, but .* reads version 1"):
         Folder(tmp_path).read()
+
+
+def test_files_of_others_in_the_folder_are_left_alone(tmp_path):
+    names = "part-of-mine.csv", "state-of-affairs", "checkpoint-old.json", "a.partial"
+    for name in names:
+        (tmp_path / name).write_text("mine")
+    (tmp_path / "part-000-00000007.npz.partial").write_text("of a process that died")
+    with Folder(tmp_path) as folder:
+        assert folder.read() is None
+        for number in range(3):
+            state = folder.write(f"state-000-{number:08d}.npz", {}, {})
+            folder.commit({"groups": [{"parts": [], "state": state}]})
+    kept = {f"state-000-{n:08d}.npz" for n in (1, 2)}
+    kept |= {f"checkpoint-{n:08d}.json" for n in (2, 3)}
+    assert {path.name for path in tmp_path.iterdir()} == {*names, *kept, "lock"}
 
 
 def test_one_process_at_a_time_writes_to_a_folder(tmp_path):

@@ -156,7 +156,7 @@ def test_a_draw_that_is_not_there_is_refused(posterior, draw):
 
 
 def test_it_reads(posterior):
-    found = posterior.explain("u08", 130, draw=(1, 2))
+    found = posterior.explain(np.str_("u08"), np.int64(130), draw=(1, 2))
     lines = repr(found).splitlines()
     assert lines[0] == f"'u08' and 130: predicted {found.prediction:.3f}"
     numpys = posterior.explain(np.str_("u08"), np.int64(130), draw=(1, 2))

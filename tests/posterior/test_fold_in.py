@@ -211,6 +211,22 @@ def test_without_topics_draws_are_of_the_closed_form(side):
         assert_mean((white[..., 0] * white[..., 1]).reshape(-1), 0.0)
 
 
+def test_new_rows_of_one_seed_are_independent():
+    """Of both sides, and of one side folded in one after the other."""
+    world = worlds.make_world(im3f.BPMF(2))
+    posterior = worlds.posterior_of(world, 400)
+    both = posterior.fold_in(None, ids=["first"]).fold_in(None, ids=["second"])
+    both = both.fold_in(None, side="item", ids=[99])
+    first, second = (
+        (folded_rows(both, "user", [one]).factors[:, 0] - world.factor_mean)
+        @ np.linalg.cholesky(world.factor_precision)
+        for one in ("first", "second")
+    )
+    item = folded_rows(both, "item", [99]).factors[:, 0]  # standard normal
+    for one, other in ((first, second), (first, item), (second, item)):
+        assert_mean((one * other).reshape(-1), 0.0)
+
+
 def test_of_a_map_fit_new_factors_are_the_mode():
     world = worlds.make_world(im3f.PMF(2))
     frame = pd.DataFrame({"user": "new", "item": [1, 2, 9], "rating": [5.0, 1, 4]})
@@ -278,7 +294,11 @@ def test_the_fit_stays_as_it_is_and_the_new_one_is_whole(frame, tmp_path):
     assert len(set(values)) == 4
     prior = posterior.predict([77], [4], unknown="prior")
     assert folded.predict([77], [4], unknown="prior") == prior
-    assert folded.evaluate(test)["num_cold"] < posterior.evaluate(test)["num_cold"]
+    scores = folded.evaluate(test)
+    assert scores["num_cold"] < posterior.evaluate(test)["num_cold"]
+    # Those of the test set that the fit was given are predicted anew.
+    error = folded.predict(test.user_ids, test.item_ids) - test.rating
+    assert scores["rmse"] == pytest.approx(np.sqrt(np.mean(error**2)), rel=1e-6)
     # Recommended is what they have not rated; what others have is remembered.
     assert not folded.recommend([901], 40)["item"].isin([1, 2]).any()
     assert len(folded.recommend([901], 40)) == len(folded.recommend([903], 40)) - 2
@@ -299,6 +319,13 @@ def test_the_fit_stays_as_it_is_and_the_new_one_is_whole(frame, tmp_path):
     assert np.isfinite(wider.predict([902], [555])).all()
     assert not wider.recommend([901], 40)["item"].isin([1, 2, 555]).any()
     assert wider.recommend([902], 40)["item"].isin([555]).any()
+    # With an item that is cold still.
+    wider.save(tmp_path / "wider.npz")
+    pairs = [901, 77, 3], [555, 4, fits.COLD_ITEM]
+    np.testing.assert_array_equal(
+        im3f.load(tmp_path / "wider.npz").predict(*pairs, unknown="prior"),
+        wider.predict(*pairs, unknown="prior"),
+    )
 
 
 @pytest.mark.relaxed

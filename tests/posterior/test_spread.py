@@ -1,6 +1,7 @@
 """How sure predictions are, held against sums in plain numpy and known worlds."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 from scipy.optimize import brentq
@@ -191,6 +192,17 @@ def test_a_frame_says_what_is_known(posterior):
     assert len(posterior.predict_frame("ann", 10)) == 1
 
 
+def test_columns_of_a_frame_stand_by_position(posterior):
+    users = pd.Series(["ann", "bob"], index=[5, 6])
+    items = pd.Series([10, 20], index=[6, 5])
+    frame = posterior.predict_frame(users, items, quantiles=None)
+    assert frame["user"].tolist() == ["ann", "bob"]
+    assert frame["item"].tolist() == [10, 20]
+    np.testing.assert_array_equal(
+        frame["prediction"], posterior.predict(["ann", "bob"], [10, 20])
+    )
+
+
 def test_questions_without_meaning_are_refused(posterior):
     pair = ["ann"], [10]
     for quantiles in ([0.0], [1.0], [np.nan], "half", [[0.5]]):
@@ -199,5 +211,6 @@ def test_questions_without_meaning_are_refused(posterior):
     for more in ({"return_std": True}, {"quantiles": [0.5]}):
         with pytest.raises(InputError, match="ask for one of them"):
             posterior.predict(*pair, per_draw=True, **more)
-    with pytest.raises(InputError, match="older version"):  # it keeps no precisions
+    # It keeps no precisions.
+    with pytest.raises(InputError, match="users without .* older version.*is_known"):
         posterior.predict(["cold"], [10], return_std=True)
