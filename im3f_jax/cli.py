@@ -416,6 +416,20 @@ def _add_predict(commands) -> None:
         default="raise",
         help="what to do about ids that the model has never seen (default: raise)",
     )
+    parser.add_argument(
+        "--spread",
+        action="store_true",
+        help="add columns std_of_mean and std_of_rating (standard deviations), and "
+        "known: whether both ids have a training rating",
+    )
+    parser.add_argument(
+        "--quantiles",
+        type=_probabilities,
+        default=(),
+        metavar="P,P...",
+        help="add columns of quantiles of the rating, as in 0.05,0.95; and those of "
+        "--spread",
+    )
     _add_clip(parser)
 
 
@@ -691,6 +705,16 @@ def _add_clip(parser) -> None:
         help="hold predictions within the training ratings' range, or within "
         "numbers: --clip=-10,10 (default: none)",
     )
+
+
+def _probabilities(text: str) -> list[float]:
+    """Read probabilities with commas between them."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a list of probabilities, as in 0.05,0.95"
+        ) from None
 
 
 def _clip(text: str) -> str | tuple[float, float] | None:
@@ -1165,20 +1189,27 @@ def _predict(arguments: argparse.Namespace) -> int:
     frame = _read_text(arguments.pairs)
     user = _id_column(frame, arguments.pairs, _USER_WORDS)
     item = _id_column(frame, arguments.pairs, _ITEM_WORDS)
-    if "prediction" in frame:
-        raise InputError(
-            f"{arguments.pairs}: there is a column 'prediction' already; rename it"
-        )
     times = None
     if posterior.time_scale is not None:
         times = _read_times(frame, arguments.pairs)
-    frame["prediction"] = posterior.predict(
-        _as_known(frame[user], posterior.users),
-        _as_known(frame[item], posterior.items),
-        times=times,
-        clip=arguments.clip,
-        unknown=arguments.unknown,
-    )
+    given = {
+        "users": _as_known(frame[user], posterior.users),
+        "items": _as_known(frame[item], posterior.items),
+        "times": times,
+        "clip": arguments.clip,
+        "unknown": arguments.unknown,
+    }
+    if arguments.spread or arguments.quantiles:
+        found = posterior.predict_frame(**given, quantiles=arguments.quantiles)
+        columns = dict(found.drop(columns=["user", "item"]))
+    else:
+        columns = {"prediction": posterior.predict(**given)}
+    for name, values in columns.items():
+        if name in frame:
+            raise InputError(
+                f"{arguments.pairs}: there is a column '{name}' already; rename it"
+            )
+        frame[name] = np.asarray(values)
     frame.to_csv(arguments.out or sys.stdout, index=False)
     return 0
 

@@ -118,6 +118,26 @@ def test_predict_clips_and_writes_to_standard_output(fitted, tmp_path, capsys):
     assert lines == ["userId,movieId,prediction", "000,7,9.0", "001,17,9.0"]
 
 
+def test_predict_tells_how_sure_it_is(fitted, tmp_path, capsys):
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("user,item,note\n000,7,a\n001,17,b\n")
+    command = ["predict", str(fitted), str(pairs)]
+    assert main([*command, "--quantiles", "0.05,0.95"]) == 0
+    got = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    added = ["prediction", "std_of_mean", "std_of_rating", "known", "q0.05", "q0.95"]
+    assert list(got) == ["user", "item", "note", *added]
+    expected = im3f.load(fitted / "model.npz").predict_frame(
+        ["000", "001"], [7, 17], quantiles=[0.05, 0.95]
+    )
+    pd.testing.assert_frame_equal(got[added], expected[added], check_dtype=False)
+    assert main([*command, "--spread"]) == 0
+    assert list(pd.read_csv(io.StringIO(capsys.readouterr().out)))[3:] == added[:4]
+    for wrong in ("0.05;0.95", "2"):
+        with contextlib.suppress(SystemExit):
+            assert main([*command, "--quantiles", wrong]) == 2
+        assert capsys.readouterr().err.startswith("im3f")
+
+
 def test_predict_refuses_unknown_ids_unless_told(fitted, tmp_path, capsys):
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("user,item\n0,7\n001,8\n")
