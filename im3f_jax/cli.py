@@ -148,7 +148,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         By argparse: for ``--help`` and ``--version``, and with code 2 for arguments
         that it refuses.
     """
-    arguments = _parser().parse_args(argv)
+    arguments, spare = _parser().parse_known_args(argv)
+    if spare:  # argparse would name the help of im3f, which has no such options
+        arguments.refuse(f"unrecognized arguments: {' '.join(spare)}")
     arguments.words = sys.argv[1:] if argv is None else list(argv)
     try:
         with _warnings_in_one_line():
@@ -217,7 +219,7 @@ def _add_command(commands, name, run, help, description=None):
     parser = commands.add_parser(
         name, help=help, description=description or help, allow_abbrev=False
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, refuse=parser.error)
     return parser
 
 
@@ -893,6 +895,9 @@ def _resume(arguments: argparse.Namespace) -> int:
     return _fit(fit)
 
 
+_NOT_NOTED = {"run", "refuse", "command", "checkpoint_dir", "overwrite", "quiet"}
+
+
 @contextmanager
 def _command_noted(arguments: argparse.Namespace, first: bool):
     """Note what `im3f resume` needs to know; not of a fit that is refused."""
@@ -902,9 +907,7 @@ def _command_noted(arguments: argparse.Namespace, first: bool):
     from im3f_jax.data.archive import write_whole
 
     noted = {
-        name: value
-        for name, value in vars(arguments).items()
-        if name not in ("run", "command", "checkpoint_dir", "overwrite", "quiet")
+        name: value for name, value in vars(arguments).items() if name not in _NOT_NOTED
     }
     # From wherever it is resumed.
     for name in ("data_dir", "out", "compilation_cache"):

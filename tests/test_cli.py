@@ -352,6 +352,7 @@ def test_a_gpu_asked_for_in_vain_is_a_mistake(ratings_file, tmp_path, capsys):
         (["fit", "x", "--model", "svd"], "invalid choice"),
         (["fit", "x", "--num", "5"], "--num"),  # no abbreviations
         (["recommend"], "recommend"),
+        (["fit", "x", "--likelihod", "ordinal"], "see im3f fit --help"),
     ],
 )
 def test_what_argparse_refuses_is_one_sentence_too(capsys, arguments, words):

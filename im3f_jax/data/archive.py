@@ -6,6 +6,7 @@ A file is an .npz: its arrays, a `header` of JSON text, and a `checksum` over bo
 import hashlib
 import json
 import os
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -120,6 +121,9 @@ def read_archive(
         # Opened here: np.load leaves a file open that turns out to be no zip.
         with open(path, "rb") as raw:
             try:
+                if not zipfile.is_zipfile(raw):  # numpy would speak of pickles
+                    raise ValueError("it is no .npz file, or not a whole one")
+                raw.seek(0)
                 with np.load(raw, allow_pickle=False) as file:
                     arrays = dict(file)
                 text, checksum = str(arrays.pop("header")), arrays.pop("checksum", None)

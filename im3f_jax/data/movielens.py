@@ -129,10 +129,18 @@ def load_ratings(
             else:
                 ratings = _read_table(file, _layout(head), duplicates)
     except UNREADABLE as error:
-        raise InputError(f"{file_path}: {error}") from error
+        raise InputError(f"{file_path}: {_told(error)}") from error
     if str(path) in DATA_SETS:
         _compare_counts(str(path), file_path, ratings)
     return ratings
+
+
+def _told(error: Exception) -> str:
+    """Say an error in one line, without the words of pandas' tokenizer."""
+    text = " ".join(str(error).removeprefix("Error tokenizing data. C error: ").split())
+    if isinstance(error, pd.errors.ParserError) and ", saw " in text:
+        text += "; in a CSV a field that holds a comma stands in quotes"
+    return text
 
 
 def _file(place: Path) -> Path:

@@ -252,11 +252,16 @@ def _error(
         yield _facts(f"Held-out ratings, predictions {clipped}", facts)
     if baselines is None:
         dim = posterior.spec.latent_dim
+        ordinal = isinstance(posterior.spec.likelihood, Ordinal)
+        more = ', likelihood="ordinal"' if ordinal else ""
         yield _paragraph("BPMF and M3F were not fitted beside it. To get them:")
         yield _code(
-            "im3f report DIR --ratings FILE --baselines\n\n# or in Python\n"
-            f'baselines = {{"BPMF": im3f.BPMF({dim}).fit(train), '
-            f'"M3F": im3f.M3F(2, 1, {dim}).fit(train)}}\n'
+            "im3f report DIR --ratings FILE --baselines --overwrite\n\n"
+            "# or in Python\n"
+            "baselines = {\n"
+            f'    "BPMF": im3f.BPMF({dim}{more}).fit(train),\n'
+            f'    "M3F": im3f.M3F(2, 1, {dim}{more}).fit(train),\n'
+            "}\n"
             "posterior.report(path, test=test, baselines=baselines)"
         )
         return

@@ -309,6 +309,13 @@ def test_arrays_that_are_no_ratings_are_named(arrays, words, load):
         load(npz(**arrays))
 
 
+def test_a_comma_without_quotes_is_told_in_one_line(load):
+    text = b"user,item,rating\nanna,Up,3\nbob,The Film, Part 2,4\n"
+    words = "some file: Expected 3 fields in line 3, saw 4; in a CSV .* in quotes$"
+    with pytest.raises(InputError, match=words):
+        load(text)
+
+
 def test_a_part_written_by_save_npz_is_read_from_an_archive(load, tmp_path):
     Ratings.from_arrays(["a"], ["b"], [3]).save_npz(tmp_path / "own.npz")
     content = zipped(own_npz=(tmp_path / "own.npz").read_bytes())

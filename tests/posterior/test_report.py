@@ -12,7 +12,7 @@ import pytest
 import im3f_jax as im3f
 from im3f_jax.errors import InputError
 from im3f_jax.model.topic_prior import NoTopics
-from im3f_jax.posterior.report import convergence
+from im3f_jax.posterior.report import _error, convergence
 from tests import fits
 from tests.browser import find_browser, open_page
 
@@ -162,10 +162,19 @@ def test_what_is_missing_is_said(tmp_path):
     assert "No held-out ratings were given" in found.text
     assert "kept no draws" in found.text
     assert "BPMF and M3F were not fitted beside it" in found.text
-    assert "--baselines" in found.text
+    assert "--baselines --overwrite" in found.text  # this page is there by then
     assert "num_samples=13" in found.text
     with pytest.raises(InputError, match="give `test`"):
         summary.report(path, baselines={"one": summary})
+
+
+def test_the_code_it_names_fits_baselines_of_its_likelihood():
+    posterior = fits.posterior("IM3F")
+    stars = im3f.Ordinal(levels=(1.0, 2.0, 3.0))
+    spec = dataclasses.replace(posterior.spec, likelihood=stars)
+    ordinal = dataclasses.replace(posterior, spec=spec)
+    told = [" ".join(_error(fit, None, None, None)) for fit in (posterior, ordinal)]
+    assert ["ordinal" in text for text in told] == [False, True]
 
 
 def test_a_model_without_topics(tmp_path):

@@ -356,6 +356,7 @@ def test_files_that_are_no_posterior_are_refused_by_name(tmp_path):
             im3f.load(path)
         message = str(refused.value)
         assert f"{path} is not a saved posterior" in message, path.name
+        assert "pickle" not in message.removeprefix(str(path)), path.name
         assert "\n" not in message
 
 
