@@ -1382,10 +1382,14 @@ class _Bar:
             return None
         from tqdm.auto import tqdm
 
-        self.bar = tqdm(total=self.total, unit="sweep")
+        waiting = "starting, compiling"
+        self.bar = tqdm(total=self.total, unit="sweep", desc=waiting)
         return self.update
 
     def update(self, sweeps: int, metrics: dict) -> None:
+        if self.bar.desc:  # the clock of sweeps starts now
+            self.bar.set_description(refresh=False)
+            self.bar.unpause()
         self.bar.update(sweeps)
         shown = {"var": f"{metrics['rating_variance']:.3f}"}
         if not math.isnan(metrics["rmse"]):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from json import dumps, loads
 from typing import Any
@@ -15,6 +16,7 @@ from im3f_jax.errors import InputError
 __all__ = ["IdIndex"]
 
 _SHOWN = 5  # ids named in a message
+_COMPARED = 20_000  # texts among which one is looked for that was meant: 0.2 s
 _COMPARABLE = {"i": "integer", "u": "integer", "f": "floating", "U": "string"}
 
 
@@ -225,6 +227,10 @@ class IdIndex:
                     f"{message}; {value!r} ({type(value).__name__}) is known as "
                     f"{twin!r} ({type(twin).__name__}): ids are compared exactly"
                 )
+        texts = [x for x in known.values() if isinstance(x, str)]
+        if isinstance(unknown[0], str) and len(texts) <= _COMPARED:
+            near = get_close_matches(unknown[0], texts, n=1, cutoff=0.75)
+            message += f"; was {near[0]!r} meant?" if near else ""
         return message
 
 

@@ -190,6 +190,15 @@ def test_only_the_first_few_unknown_ids_are_named():
     assert str(caught.value) == "unknown item: 9, 8, 7, 6, 5 and 2 more"
 
 
+def test_a_mistyped_text_is_held_against_those_that_are_known():
+    index, _ = IdIndex.from_values(["anna", "berta", 7], "user")
+    for typed in ("Anna", "ana", "annna"):
+        with pytest.raises(InputError, match=f"'{typed}'; was 'anna' meant[?]$"):
+            index.lookup([typed])
+    with pytest.raises(InputError, match="^unknown user: 'zoe'$"):
+        index.lookup(["zoe"])
+
+
 def test_lookup_marks_unknown_ids_and_takes_a_single_one():
     index, _ = IdIndex.from_values(["a", "b"])
     assert index.lookup(["b", "c", "a", 1], unknown="mark").tolist() == [1, -1, 0, -1]
