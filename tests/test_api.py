@@ -386,6 +386,7 @@ def test_all_ratings_equal():
     np.testing.assert_allclose(point.predict(*fits.grid(train)), 3, atol=0.1)
 
 
+@pytest.mark.slow
 def test_three_ratings_and_hardly_any_concentration():
     train = im3f.Ratings.from_arrays([1, 1, 2], [7, 8, 7], [1.0, 5.0, 4.0])
     posterior = fits.fit(TINY, train, None)

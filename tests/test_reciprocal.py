@@ -305,6 +305,7 @@ def test_trust_among_traders(data_dir):
     assert scores["rmse"] < np.std(test.rating)
 
 
+@pytest.mark.slow
 def test_authors_of_joint_papers(data_dir):
     table = np.load(data_dir / "dblp" / "coauthor_ml_dm.npz")
     few = np.minimum(table["user"], table["item"]) % 97 == 0

@@ -338,6 +338,7 @@ def test_topic_by_topic_is_the_same(side, float64):
             np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_free_topics_at_the_end_change_no_bit():
     # The promise of the Chinese restaurant franchise: draws do not depend on room.
     rng = np.random.default_rng(6)

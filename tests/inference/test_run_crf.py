@@ -75,6 +75,7 @@ def test_draws_do_not_depend_on_room(monkeypatch):
     assert np.isfinite(found.evaluate(fits.data()[1])["log_score"])
 
 
+@pytest.mark.slow
 def test_a_franchise_is_saved_and_loaded(tmp_path):
     found = fits.fit(MODEL, init="prior", num_warmup=4, num_samples=36)
     found.save(tmp_path / "fit.npz")
