@@ -49,7 +49,7 @@ import im3f_jax as im3f
 from bench import machine, throughput
 from bench.timing import race
 from im3f_jax import InputError
-from im3f_jax.data.layout import lay_out
+from im3f_jax.data.layout import GPU_BLOCKS, lay_out
 from im3f_jax.gibbs.init import init_state
 from im3f_jax.gibbs.sweep import gibbs_sweep
 from im3f_jax.gibbs.topic_room import with_topics_as
@@ -232,14 +232,14 @@ def _set_up(name, latent_dim, truncation, device, sweeps):
     """Return the spec, the sizes, and what the blocks are called with."""
     columns = throughput.load(name)
     rating, num_users, num_items = columns.rating, columns.num_users, columns.num_items
-    blocks = block_sizes(device, latent_dim)
-    layout, _ = lay_out(
-        columns.user, columns.item, rating, num_users, num_items, blocks
-    )
     model = (
         im3f.IM3F(latent_dim, max_user_topics=truncation, max_item_topics=truncation)
         if truncation
         else im3f.BPMF(latent_dim)
+    )
+    blocks = block_sizes(device, model)
+    layout, _ = lay_out(
+        columns.user, columns.item, rating, num_users, num_items, blocks
     )
     # All topics are stored, so that K is the truncation.
     spec = resolve(model, float(rating.mean()), float(rating.var()), 1.0)
@@ -359,7 +359,7 @@ def measure(name, latent_dim, truncation, device, rounds, sweeps, quick=False):
         found["gammas"] = race_gammas(shapes, rounds)
         # Interpreted, as on a CPU, the kernel tells nothing.
         if truncation and chosen.platform != "cpu":
-            chunk = block_sizes(chosen, latent_dim).chunk
+            chunk = GPU_BLOCKS.chunk
             found["topics"] = race_topics(sizes, chunk, rounds)
     return found
 

@@ -240,7 +240,7 @@ def work(options):
             int(codes[0].max()) + 1,
             int(codes[1].max()) + 1,
             devices,
-            block_sizes(jax.devices(kind)[0], model.latent_dim),
+            block_sizes(jax.devices(kind)[0], model),
         )
         spec = start_room(resolve(model, drawn.mean, 1.0, drawn.step), 1)
         layout = shards.one()

@@ -322,13 +322,13 @@ def measure(
     """
     chosen = choose_device(device)
     _, user, item, rating, num_users, num_items = columns
-    blocks_of_work = block_sizes(chosen, latent_dim)
-    layout, _ = lay_out(user, item, rating, num_users, num_items, blocks_of_work)
     model = (
         im3f.IM3F(latent_dim, max_user_topics=truncation, max_item_topics=truncation)
         if truncation
         else im3f.BPMF(latent_dim)
     )
+    blocks_of_work = block_sizes(chosen, model)
+    layout, _ = lay_out(user, item, rating, num_users, num_items, blocks_of_work)
     mean, variance = (float(f(rating, dtype=np.float64)) for f in (np.mean, np.var))
     spec = resolve(model, mean, variance, 1.0)
     if not store_all:

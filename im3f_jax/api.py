@@ -284,7 +284,7 @@ class Model(ModelSpec):
         if reads_times(self):
             scale, times = read_times(self, train, user, num_users)
         given = user, item, train.rating, num_users, num_items
-        blocks = block_sizes(chosen, self.latent_dim)
+        blocks = block_sizes(chosen, self)
         shards = mesh = None
         if len(every) > 1:
             shards = lay_out_shards(*given, len(every), blocks)

@@ -17,9 +17,11 @@ import shlex
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -273,14 +275,14 @@ def _add_fit(commands) -> None:
         "--split",
         default="leave-one-out",
         metavar="HOW",
-        help="leave-one-out (the default: one rating of each user), random, none, or "
-        "ROWS.npz:KEY, an array of 0-based row numbers to test on",
+        help="leave-one-out (the default: one rating of each user), random, time (what "
+        "came last), none, or ROWS.npz:KEY, an array of 0-based row numbers to test on",
     )
     test.add_argument(
         "--test-fraction",
         type=float,
         metavar="X",
-        help="share of the ratings that --split random takes (default: 0.1)",
+        help="share of the ratings that --split random or time takes (default: 0.1)",
     )
     _add_clip(test)
 
@@ -1069,8 +1071,8 @@ def _output_folder(name: str, overwrite: bool) -> Path:
 def _split(ratings, arguments: argparse.Namespace):
     """Split as asked for; the third result describes it for the metrics."""
     how, seed, fraction = arguments.split, arguments.seed, arguments.test_fraction
-    if fraction is not None and how != "random":
-        raise InputError("--test-fraction belongs to --split random")
+    if fraction is not None and how not in ("random", "time"):
+        raise InputError("--test-fraction belongs to --split random and --split time")
     if how == "none":
         return ratings, None, {"kind": "none"}
     if how == "leave-one-out":
@@ -1080,12 +1082,16 @@ def _split(ratings, arguments: argparse.Namespace):
         fraction = 0.1 if fraction is None else fraction
         train, test = im3f_jax.random_split(ratings, test_fraction=fraction, seed=seed)
         split = {"kind": how, "seed": seed, "test_fraction": fraction}
+    elif how == "time":
+        fraction = 0.1 if fraction is None else fraction
+        train, test = im3f_jax.time_split(ratings, test_fraction=fraction)
+        split = {"kind": how, "test_fraction": fraction}
     else:
         path, colon, key = how.rpartition(":")
         if not colon or not path:
             raise InputError(
-                f"--split must be leave-one-out, random, none or ROWS.npz:KEY, not "
-                f"{how!r}"
+                f"--split must be leave-one-out, random, time, none or ROWS.npz:KEY, "
+                f"not {how!r}"
             )
         train, test = im3f_jax.split_by_rows(ratings, _rows(path, key))
         split = {"kind": "rows", "file": Path(path).name, "key": key}
@@ -1137,11 +1143,30 @@ def _write_results(out: Path, posterior, judged, metrics: dict, clip) -> None:
     frame["prediction"] = posterior.predict(
         judged.user_ids, judged.item_ids, times=times, clip=clip
     )
-    frame.to_csv(out / PREDICTIONS, index=False)
-    posterior.trace_frame().to_csv(out / TRACE, index=False)
+    as_csv = {"index": False, "lineterminator": "\n"}
+    _write_text(out / PREDICTIONS, partial(frame.to_csv, **as_csv))
+    _write_text(out / TRACE, partial(posterior.trace_frame().to_csv, **as_csv))
     posterior.save(out / MODEL)
     text = json.dumps(_plain(metrics), indent=2, allow_nan=False)
-    (out / METRICS).write_text(text + "\n", encoding="utf-8")
+    _write_text(out / METRICS, lambda file: file.write(text + "\n"))
+
+
+def _write_text(path: Path, write: Callable[[TextIO], Any], packed=False) -> None:
+    """Write a text, `packed` by gzip or not, that is there as a whole or not at all."""
+    from im3f_jax.data.archive import write_whole
+
+    def write_bytes(file):
+        # Without name and time, so that the same text gives the same bytes.
+        opened = gzip.GzipFile("", "wb", 6, file, mtime=0) if packed else file
+        text = io.TextIOWrapper(opened, encoding="utf-8", newline="")
+        try:
+            write(text)
+        finally:
+            text.detach()
+            if packed:
+                opened.close()
+
+    write_whole(path, write_bytes)
 
 
 def _plain(value):
@@ -1472,13 +1497,7 @@ def _write_frames(frames, out: str | None, as_json: bool) -> None:
     if out is None:
         _write_each(frames, sys.stdout, as_json)
         return
-    temporary = Path(out + ".partial")
-    try:
-        with open(temporary, "w", encoding="utf-8", newline="") as file:
-            _write_each(frames, file, as_json)
-        os.replace(temporary, out)
-    finally:
-        temporary.unlink(missing_ok=True)
+    _write_text(Path(out), lambda file: _write_each(frames, file, as_json))
 
 
 def _write_each(frames, file, as_json: bool) -> None:
@@ -1524,7 +1543,7 @@ def _report(arguments: argparse.Namespace) -> int:
         try:
             titles = im3f_jax.load_titles(arguments.ratings, download=False, **where)
         except InputError as error:
-            say(f"No titles: {_sentence(error)}")
+            say(f"Items are shown by their ids, without titles ({_sentence(error)})")
     clip = metrics.get("clip")
     clip = tuple(clip) if isinstance(clip, list) else clip
     baselines = None
@@ -1553,18 +1572,25 @@ def _judged(folder: Path, posterior):
     metrics = _read_metrics(folder / METRICS)
     if metrics["scored_on"] != "test" or not (folder / PREDICTIONS).is_file():
         return metrics, None
-    frame = _read_text(str(folder / PREDICTIONS))
-    times = {}
-    if "timestamp" in frame:
-        times["timestamp"] = frame["timestamp"].to_numpy(np.float64)
-    test = im3f_jax.Ratings(
-        user=posterior.users.lookup(_as_known(frame["user"], posterior.users)),
-        item=posterior.items.lookup(_as_known(frame["item"], posterior.items)),
-        rating=frame["rating"].to_numpy(np.float64),
-        users=posterior.users,
-        items=posterior.items,
-        **times,
-    )
+    path = folder / PREDICTIONS
+    try:
+        frame = _read_text(str(path))
+        times = {}
+        if "timestamp" in frame:
+            times["timestamp"] = frame["timestamp"].to_numpy(np.float64)
+        test = im3f_jax.Ratings(
+            user=posterior.users.lookup(_as_known(frame["user"], posterior.users)),
+            item=posterior.items.lookup(_as_known(frame["item"], posterior.items)),
+            rating=frame["rating"].to_numpy(np.float64),
+            users=posterior.users,
+            items=posterior.items,
+            **times,
+        )
+    except (KeyError, ValueError) as error:  # an InputError is a ValueError
+        what = _sentence(error) if isinstance(error, InputError) else "cannot be read"
+        raise InputError(
+            f"{path} is damaged ({what}): give the im3f fit again"
+        ) from None
     return metrics, test
 
 
@@ -1652,27 +1678,14 @@ def _dblp(arguments: argparse.Namespace) -> int:
 
 
 def _write_pairs(ratings, out: Path) -> None:
-    """Write the pairs as a CSV that is there as a whole or not at all."""
-    temporary = out.with_name(out.name + ".partial")
-    try:
-        with _text_file(temporary, out.suffix == ".gz") as file:
-            for start in range(0, len(ratings), _ROWS_AT_ONCE):
-                rows = np.arange(start, min(start + _ROWS_AT_ONCE, len(ratings)))
-                frame = ratings.select(rows).to_dataframe()
-                frame["rating"] = frame["rating"].astype(np.int64)
-                frame.to_csv(file, index=False, header=start == 0, lineterminator="\n")
-        os.replace(temporary, out)
-    finally:
-        temporary.unlink(missing_ok=True)
+    def write(file):
+        for start in range(0, len(ratings), _ROWS_AT_ONCE):
+            rows = np.arange(start, min(start + _ROWS_AT_ONCE, len(ratings)))
+            frame = ratings.select(rows).to_dataframe()
+            frame["rating"] = frame["rating"].astype(np.int64)
+            frame.to_csv(file, index=False, header=start == 0, lineterminator="\n")
 
-
-@contextmanager
-def _text_file(path: Path, packed: bool):
-    with open(path, "wb") as file:
-        # Without name and time, so that the same pairs give the same bytes.
-        opened = gzip.GzipFile("", "wb", 6, file, mtime=0) if packed else file
-        with io.TextIOWrapper(opened, encoding="utf-8", newline="") as text:
-            yield text
+    _write_text(out, write, packed=out.suffix == ".gz")
 
 
 # --- im3f demo --------------------------------------------------------------------

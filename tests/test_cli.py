@@ -611,6 +611,26 @@ def test_a_fit_is_resumed(fitted, ratings_file, tmp_path, monkeypatch, capsys):
     assert "ratings are others" in one_line(capsys)
 
 
+def test_split_by_time_holds_out_the_last(tmp_path, capsys):
+    table = tmp_path / "timed.csv"
+    rows = [(f"u{k % 3}", k, 3.0, 100 - k) for k in range(20)]
+    pd.DataFrame(rows, columns=["user", "item", "rating", "timestamp"]).to_csv(
+        table, index=False
+    )
+    ratings = im3f.load_ratings(table)
+    command = ["fit", str(table), "--split", "time"]
+    options = cli._parser().parse_args([*command, "--test-fraction", "0.25"])
+    train, test, told = cli._split(ratings, options)
+    assert sorted(test.item_ids) == [0, 1, 2, 3, 4] and len(train) == 15
+    assert told == {"kind": "time", "test_fraction": 0.25, "num_test": 5}
+    assert cli._split(ratings, cli._parser().parse_args(command))[2]["num_test"] == 2
+    pd.DataFrame(rows).iloc[:, :3].to_csv(
+        table, index=False, header=["user", "item", "rating"]
+    )
+    assert main([*command, "--out", str(tmp_path / "out")]) == 2
+    assert "no timestamps" in one_line(capsys)
+
+
 @pytest.mark.parametrize("content", [None, "{", "[1]", "{}"])
 def test_what_cannot_be_resumed_is_said(content, tmp_path, capsys):
     if content is not None:
@@ -744,6 +764,13 @@ def test_report_of_the_model_alone_and_mistakes(fitted, tmp_path, monkeypatch, c
         (tmp_path / "metrics.json").write_text(text)
         assert main(["report", str(alone), "--overwrite"]) == 2
         assert "metrics.json is damaged" in one_line(capsys)
+    (tmp_path / "metrics.json").write_text((fitted / "metrics.json").read_text())
+    for column in ("item", "rating"):
+        damaged = frame.drop(columns=column)
+        for lines in (damaged, damaged.assign(**{column: "x"})):
+            lines.to_csv(tmp_path / "predictions.csv", index=False)
+            assert main(["report", str(alone), "--overwrite"]) == 2
+            assert "predictions.csv is damaged" in one_line(capsys)
 
 
 @pytest.mark.parametrize("model", ["pmf", "bpmf"])

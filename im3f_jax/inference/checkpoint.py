@@ -589,9 +589,10 @@ def _differences(now: dict, then: dict) -> list[str]:
     found = []
     for name in [*now, *(name for name in then if name not in now)]:
         a, b = now.get(name, "not there"), then.get(name, "not there")
-        grows = name == "num_samples" and a >= b
-        if a != b and not grows:
-            found.append(f"{name} is {a!r}, there {b!r}")
+        if a == b or (name == "num_samples" and a > b):
+            continue
+        least = " (it may only grow)" if name == "num_samples" else ""
+        found.append(f"{name} is {a!r}, there {b!r}{least}")
     return found
 
 

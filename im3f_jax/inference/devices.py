@@ -2,6 +2,8 @@
 
 import logging
 import os
+from collections.abc import Callable
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +14,7 @@ import jaxlib
 from im3f_jax.data.layout import CPU_BLOCKS, GPU_BLOCKS, BlockSizes
 from im3f_jax.errors import InputError
 from im3f_jax.inference.memory import blocks_within
+from im3f_jax.model.spec import ModelSpec
 
 __all__ = [
     "DeviceReport",
@@ -21,6 +24,7 @@ __all__ = [
     "device_memory",
     "device_report",
     "machine_memory",
+    "settings_of_thread",
 ]
 
 logger = logging.getLogger(__name__)
@@ -64,11 +68,11 @@ def describe_device(device: jax.Device) -> str:
     return f"{device.platform} ({device.device_kind})"
 
 
-def block_sizes(device: jax.Device, latent_dim: int) -> BlockSizes:
-    """Sizes of the work that suit a device, and its memory."""
+def block_sizes(device: jax.Device, spec: ModelSpec) -> BlockSizes:
+    """Sizes of the work of a model that suit a device, and its memory."""
     if device.platform == "cpu":
         return CPU_BLOCKS
-    return blocks_within(GPU_BLOCKS, latent_dim, device_memory(device))
+    return blocks_within(GPU_BLOCKS, spec, device_memory(device))
 
 
 def device_memory(device: jax.Device) -> int | None:
@@ -85,6 +89,31 @@ def device_memory(device: jax.Device) -> int | None:
 def machine_memory() -> int:
     """Bytes of this machine's memory, whoever uses them."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def settings_of_thread(device: jax.Device | None = None) -> Callable:
+    """Give a context with this thread's settings of JAX, for another thread.
+
+    Set by `with`, they hold in their own thread only, and a program is compiled anew
+    under others. A `device` stands in for the one that is set.
+    """
+    kept = (
+        (jax.enable_x64, jax.config.jax_enable_x64),
+        (jax.numpy_dtype_promotion, jax.config.jax_numpy_dtype_promotion),
+        (jax.numpy_rank_promotion, jax.config.jax_numpy_rank_promotion),
+        (jax.debug_nans, jax.config.jax_debug_nans),
+        (jax.debug_key_reuse, jax.config.jax_debug_key_reuse),
+        (jax.default_device, device or jax.config.jax_default_device),
+    )
+
+    @contextmanager
+    def settings():
+        with ExitStack() as stack:
+            for setting, value in kept:
+                stack.enter_context(setting(value))
+            yield
+
+    return settings
 
 
 @dataclass(frozen=True, repr=False)

@@ -35,8 +35,8 @@ __all__ = [
 ]
 
 # The part of a device's memory, one in so many, that the factor block may work in, and
-# the fewest rows a batch and blocks a group that this may leave.
-FACTOR_SHARE = 8
+# a chunk of ratings; the fewest rows, blocks and ratings that this may leave.
+WORK_SHARE = 8
 FEWEST = 512
 
 
@@ -139,7 +139,8 @@ def estimate_memory(
     Two copies of the state are counted (before and after a sweep; three where a sweep
     may have to be discarded, because topics have less room than their truncation), as
     many of what is predicted, the working set of the factor block for one batch of rows
-    (Gram sums, precisions and their transposed chunks), the per-rating temporaries
+    (Gram sums, precisions and their transposed chunks), three vectors of a user or an
+    item for each rating of a chunk, the per-rating temporaries
     (four floats and four int32 a rating for topics,
     residuals, table counts; seven more numbers for the seats), three numbers for each
     topic of each table that is moved, and the gammas of the row weights (eight copies).
@@ -207,6 +208,7 @@ def estimate_memory(
         * ((by_row + topic_factors) * word + 2 * integer * num_ratings),
         "features": num_chains * copies * (users + items) * feature_width(spec) * word,
         "factor work": num_chains * _factor_work(batch_rows, group, dim, word),
+        "chunk work": num_chains * _chunk_work(spec, sizes.chunk, word),
         "rating work": num_chains * tokens * (4 * word + 16 + 28 * (seated > 1)),
         "table work": num_chains * 3 * word * table_room(tokens) * seated,
         "row weight work": num_chains
@@ -248,18 +250,23 @@ def _factor_work(batch_rows: int, group_ratings: int, dim: int, word: int) -> in
     return 3 * word * (batch_rows * dim**2 + group_ratings * dim)
 
 
-def blocks_within(sizes: BlockSizes, latent_dim: int, limit: int | None) -> BlockSizes:
-    """Fit a batch of rows into a device's memory.
+def _chunk_work(spec: ModelSpec, chunk: int, word: int) -> int:
+    """Bytes of a chunk of ratings: both vectors of each, or its topics' weights."""
+    return 3 * word * chunk * feature_width(spec)
+
+
+def blocks_within(sizes: BlockSizes, spec: ModelSpec, limit: int | None) -> BlockSizes:
+    """Fit a batch of rows, and a chunk of ratings, into a device's memory.
 
     Rows a batch, then blocks a group, are halved while the factor block would take more
-    than an eighth of the limit, or until they are few.
+    than an eighth of the limit, or until they are few; so are ratings a chunk.
 
     Parameters
     ----------
     sizes
         What suits a device with memory to spare.
-    latent_dim
-        Of the model.
+    spec
+        The model.
     limit
         Bytes that there are; None where the device does not tell, which halves nothing.
         It is that of the device, not what happens to be free: sizes change the order
@@ -267,11 +274,15 @@ def blocks_within(sizes: BlockSizes, latent_dim: int, limit: int | None) -> Bloc
     """
     if limit is None:
         return sizes
-    for name in ("rows", "group"):
-        while getattr(sizes, name) > FEWEST and (
-            _factor_work(sizes.rows, sizes.group * sizes.block, latent_dim, 4)
-            > limit // FACTOR_SHARE
-        ):
+
+    def factors(sizes):
+        return _factor_work(sizes.rows, sizes.group * sizes.block, spec.latent_dim, 4)
+
+    def chunk(sizes):
+        return _chunk_work(spec, sizes.chunk, 4)
+
+    for name, work in (("rows", factors), ("group", factors), ("chunk", chunk)):
+        while getattr(sizes, name) > FEWEST and work(sizes) > limit // WORK_SHARE:
             sizes = replace(sizes, **{name: getattr(sizes, name) // 2})
     return sizes
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -34,6 +34,7 @@ from im3f_jax.gibbs.topic_room import (
     start_room,
 )
 from im3f_jax.inference.checkpoint import Checkpoints
+from im3f_jax.inference.devices import settings_of_thread
 from im3f_jax.inference.features import (
     expected_ratings,
     feature_width,
@@ -807,10 +808,10 @@ class _Loop:
         shapes = jax.eval_shape(
             lambda key: start_chain(key, *given), chain_key.ravel()[0]
         )
-        settings = _settings_of_thread()
+        settings = settings_of_thread(device)
 
         def compile_chunk():
-            with settings(), jax.default_device(device):
+            with settings():
                 leading = chain_key.shape
                 carry = jax.tree.map(
                     lambda x: np.zeros((*leading, *x.shape), x.dtype), shapes
@@ -1066,30 +1067,6 @@ class _Loop:
             "num_item_topics": int(record.info.num_item_topics[-1]),
             "num_sweeps": count,
         }
-
-
-def _settings_of_thread() -> Callable:
-    """Give a context with this thread's settings of JAX, for another thread.
-
-    Set by `with`, they hold in their own thread only, and a program is compiled anew
-    under others.
-    """
-    kept = (
-        (jax.enable_x64, jax.config.jax_enable_x64),
-        (jax.numpy_dtype_promotion, jax.config.jax_numpy_dtype_promotion),
-        (jax.numpy_rank_promotion, jax.config.jax_numpy_rank_promotion),
-        (jax.debug_nans, jax.config.jax_debug_nans),
-        (jax.debug_key_reuse, jax.config.jax_debug_key_reuse),
-    )
-
-    @contextmanager
-    def settings():
-        with ExitStack() as stack:
-            for setting, value in kept:
-                stack.enter_context(setting(value))
-            yield
-
-    return settings
 
 
 @contextmanager

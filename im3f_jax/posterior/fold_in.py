@@ -1,7 +1,9 @@
 """New users or items from their ratings, in every kept draw, without fitting anew."""
 
 import logging
+import os
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,7 +27,7 @@ from im3f_jax.gibbs.new_rows import (
     sweep_rows,
 )
 from im3f_jax.gibbs.state import BiasPriorState, FactorPriorState
-from im3f_jax.inference.devices import block_sizes
+from im3f_jax.inference.devices import block_sizes, settings_of_thread
 from im3f_jax.inference.features import RowParts, features_of_rows, parts_of_rows
 from im3f_jax.model.bias_prior import SharedNormal
 from im3f_jax.model.likelihood import Ordinal
@@ -45,7 +47,9 @@ logger = logging.getLogger(__name__)
 # 5 sweeps are too few, by the size of the factors and of the largest weights; after 10
 # hardly anything is seen, after 20 nothing (predicted means are right after 5).
 NUM_SWEEPS = 16
-AT_ONCE = 2  # draws that wait for the one before: cores need not
+# Draws at once, one a core: a program of so little work takes a core to itself, and JAX
+# runs two at a time only where two threads ask for them.
+MOST_AT_ONCE = 8
 SHOWN = 5  # ids named in a message
 
 
@@ -251,8 +255,8 @@ def _fold(
 ) -> np.ndarray:
     """Vectors of the new rows in every kept draw, shape (chain, draw, num_new, F).
 
-    One draw after another, in one compiled program: nothing but the result grows with
-    their number.
+    A few draws at a time, each by itself in one compiled program: nothing but the
+    result grows with their number, and how many cores there are changes no draw.
     """
     spec, draws = posterior.spec, posterior.draws
     other_side = "item" if side == "user" else "user"
@@ -264,7 +268,7 @@ def _fold(
         rating,
         num_new,
         num_others,
-        block_sizes(jax.local_devices()[0], spec.latent_dim),
+        block_sizes(jax.local_devices()[0], spec),
     )
     data = replace(jax.device_put(data), item_blocks=None)
     spec = jax.tree.map(lambda x: np.asarray(x, np.float32), spec)
@@ -276,29 +280,28 @@ def _fold(
     found = np.empty(
         (*draws.global_bias.shape, num_new, others.shape[-1]), dtype=np.float32
     )
-    under_way: list[tuple[tuple[int, ...], Array]] = []
+    settings = settings_of_thread()
 
-    def collect(left: int) -> None:
-        while len(under_way) > left:
-            place, drawn = under_way.pop(0)
-            found[place] = np.asarray(drawn)[:num_new]
+    def fold(place: tuple[int, ...]) -> None:
+        with settings():
+            drawn = _fold_draw(
+                jax.random.fold_in(jax.random.fold_in(key, place[0]), place[1]),
+                others[place],
+                getattr(draws, f"{side}_features")[place][-1],
+                getattr(draws, f"{side}_factor_precision")[place],
+                {name: np.float32(values[place]) for name, values in numbers.items()},
+                draws.cut_points[place].astype(np.float32),
+                data,
+                spec,
+                np.int32(num_sweeps),
+                side=side,
+            )
+        found[place] = np.asarray(drawn)[:num_new]
 
-    for place in np.ndindex(draws.global_bias.shape):
-        drawn = _fold_draw(
-            jax.random.fold_in(jax.random.fold_in(key, place[0]), place[1]),
-            others[place],
-            getattr(draws, f"{side}_features")[place][-1],
-            getattr(draws, f"{side}_factor_precision")[place],
-            {name: np.float32(values[place]) for name, values in numbers.items()},
-            draws.cut_points[place].astype(np.float32),
-            data,
-            spec,
-            np.int32(num_sweeps),
-            side=side,
-        )
-        under_way.append((place, drawn))
-        collect(AT_ONCE)
-    collect(0)
+    first, *places = np.ndindex(draws.global_bias.shape)
+    fold(first)  # compiles
+    with ThreadPoolExecutor(min(MOST_AT_ONCE, os.cpu_count() or 1)) as pool:
+        list(pool.map(fold, places))
     return found
 
 

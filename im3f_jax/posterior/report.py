@@ -353,17 +353,18 @@ def _napoleon(posterior: Posterior, train: Ratings | None, titles: plots.Titles)
     table = plots.napoleon_table(posterior, **given)[:15]
     rows = [
         (
-            plots.title_of(item, titles) or "",
+            *([plots.title_of(item, titles) or ""] if titles is not None else []),
             str(item),
             *([f"{row['ratings']:,.0f}"] if train is not None else []),
             *(f"{row[name]:.3f}" for name in ("mean", "low", "high")),
         )
         for item, row in table.iterrows()
     ]
+    titled = ("title",) if titles is not None else ()
     counted = ("ratings",) if train is not None else ()
     yield _table(
         f"Standard deviation of the bias over moods ({plots.unit(posterior)})",
-        ("title", "item", *counted, "mean", "5 %", "95 %"),
+        (*titled, "item", *counted, "mean", "5 %", "95 %"),
         rows,
     )
 

@@ -118,7 +118,7 @@ def test_more_samples_go_on_where_fewer_ended_and_nothing_compiles(tmp_path):
     fits.same(fewer, again)
     fits.same(expected, found)
     assert found.seconds["run"] > again.seconds["run"] > 0
-    with pytest.raises(im3f.InputError, match="num_samples is 7, there 14"):
+    with pytest.raises(im3f.InputError, match=r"is 7, there 14 \(it may only grow\)"):
         fits.fit(BPMF, num_samples=7, checkpoint_dir=tmp_path, **settings)
 
 

@@ -34,10 +34,10 @@ def test_a_gpu_that_is_not_there_is_refused_aloud():
 @pytest.mark.gpu
 def test_a_gpu_is_found():
     assert choose_device("gpu").platform == "gpu"
-    assert block_sizes(choose_device("gpu"), 10) == GPU_BLOCKS
+    assert block_sizes(choose_device("gpu"), im3f.BPMF(10)) == GPU_BLOCKS
 
 
 def test_the_description_names_platform_and_kind():
     device = jax.devices("cpu")[0]
     assert describe_device(device) == f"cpu ({device.device_kind})"
-    assert block_sizes(device, 40) == CPU_BLOCKS
+    assert block_sizes(device, im3f.BPMF(40)) == CPU_BLOCKS

@@ -64,14 +64,20 @@ def test_what_grows_with_the_chains_and_what_does_not():
 
 def test_blocks_are_cut_to_a_device():
     # 3 x 4 bytes x 65,536 rows x 128^2 are 12.9 GB: more than an eighth of 80 GB.
-    assert blocks_within(GPU_BLOCKS, 40, 80 * 10**9) == GPU_BLOCKS
-    assert blocks_within(GPU_BLOCKS, 128, None) == GPU_BLOCKS
-    assert blocks_within(GPU_BLOCKS, 128, 80 * 10**9).rows == GPU_BLOCKS.rows // 2
+    bpmf = im3f.BPMF(128)
+    assert blocks_within(GPU_BLOCKS, im3f.BPMF(40), 80 * 10**9) == GPU_BLOCKS
+    assert blocks_within(GPU_BLOCKS, bpmf, None) == GPU_BLOCKS
+    assert blocks_within(GPU_BLOCKS, bpmf, 80 * 10**9).rows == GPU_BLOCKS.rows // 2
     # A group's ratings take 0.4 GB, and 2,048 rows as much.
-    small = blocks_within(GPU_BLOCKS, 128, 8 * 10**9)
+    small = blocks_within(GPU_BLOCKS, bpmf, 8 * 10**9)
     assert small == dataclasses.replace(GPU_BLOCKS, rows=2048)
-    least = blocks_within(GPU_BLOCKS, 128, 1)
-    assert (least.rows, least.group) == (FEWEST, FEWEST)
+    least = blocks_within(GPU_BLOCKS, bpmf, 1)
+    assert (least.rows, least.group, least.chunk) == (FEWEST, FEWEST, FEWEST)
+    # 3 x 4 bytes x 262,144 ratings x (40 + 500 + 500) are 3.3 GB.
+    many = im3f.IM3F(40, max_user_topics=500, max_item_topics=500)
+    assert blocks_within(GPU_BLOCKS, many, 80 * 10**9) == GPU_BLOCKS
+    cut = blocks_within(GPU_BLOCKS, many, 8 * 10**9)
+    assert cut.chunk == GPU_BLOCKS.chunk // 4
     # The estimate follows: what is cut is what the factor block would take.
     spec = dataclasses.replace(fits.posterior("IM3F").spec, latent_dim=128)
     work = [
@@ -123,7 +129,7 @@ def test_a_fit_beyond_the_memory_of_its_device_is_refused_in_one_sentence(monkey
         fits.fit(fits.MODELS["IM3F"], num_chains=4, chain_method="vectorized")
     said = str(refused.value)
     assert said.count(". ") == 0 and said.endswith(".")
-    for part in ("more than the 50 kB of cpu", "factor work", "chain_method", "latent"):
+    for part in ("more than the 50 kB of cpu", "chunk work", "chain_method", "latent"):
         assert part in said
     assert "topics" in said and "store='summary'" in said
     with pytest.raises(im3f.InputError) as refused:
