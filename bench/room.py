@@ -233,7 +233,7 @@ def main(argv=None):
 
 
 def _print(run):
-    print(f"{run['data']}, D={run['latent_dim']}, {run["topics"]}")
+    print(f"{run['data']}, D={run['latent_dim']}, {run['topics']}")
     for side in SIDES:
         numbers = run[side]["needed"]
         print(

@@ -244,6 +244,30 @@ def throughput(*names):
     return _grid(header, lines) + "".join(map(_source, read, names))
 
 
+def sizes(name):
+    """Milliseconds a sweep by size, D and K, on each device."""
+    result = _read(name)
+    rows = {}
+    for found in result["results"]:
+        where = (
+            f"{found['data']}, D={found['latent_dim']}",
+            f"truncation {found['truncation']}" if found["truncation"] else "BPMF",
+        )
+        rows.setdefault(", ".join(where), {})[found["device"]] = (
+            f"{1e3 * found['sweep']['median']:.0f}",
+            f"{found['ratings_per_second'] / 1e6:.2f}",
+            f"{found['compile']:.0f}",
+        )
+    devices = list(dict.fromkeys(d for row in rows.values() for d in row))
+    units = "ms a sweep", "M ratings/s", "s to compile"
+    header = ["", *(f"{device}, {unit}" for device in devices for unit in units)]
+    lines = [
+        [where, *(x for d in devices for x in row.get(d, ("-",) * 3))]
+        for where, row in rows.items()
+    ]
+    return _grid(header, lines) + _source(result, name)
+
+
 def kernels(name):
     """Milliseconds a block, its rates, and its ratio to the floor."""
     result = _read(name)
@@ -309,7 +333,10 @@ def chains_throughput(name):
         [f"{where}, {method}", *(row.get(n, "-") for n in numbers)]
         for (where, method), row in found.items()
     ]
-    header = ["sweeps x chains a second", *(f"{n} chains" for n in numbers)]
+    header = [
+        "sweeps x chains a second",
+        *(f"{n} chains" if n > 1 else "1 chain" for n in numbers),
+    ]
     return _grid(header, lines) + _source(result, name)
 
 
@@ -748,6 +775,7 @@ TABLES = {
     "demo": lambda: demo("demo"),
     "napoleon": lambda: napoleon("napoleon_dynamite"),
     "throughput": lambda: throughput("throughput_quick"),
+    "sizes": lambda: sizes("throughput_sizes"),
     "room": lambda: throughput("throughput_room", "throughput_all"),
     "kernels": lambda: kernels("kernels"),
     "growth": lambda: growth("growth"),

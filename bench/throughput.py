@@ -72,6 +72,7 @@ __all__ = [
 ]
 
 WARMUP = 3  # sweeps before any is timed: a chain leaves its start
+CHAIN_METHODS = "sequential", "parallel", "vectorized"
 LEAST_SWEEPS = 3  # that are timed, however long they take
 MOST_SECONDS = 60  # after which no further sweep is timed
 GROWTH = (100_000, 1_000_000, 10_000_000)  # ratings; 100 a user, 400 an item
@@ -689,7 +690,7 @@ def measure_chains(options):
             for k in options.max_topics
             for device in options.device
         ):
-            for method in ("sequential", "vectorized"):
+            for method in CHAIN_METHODS:
                 for number in options.num_chains:
                     where = {"data": name, **setting}
                     where |= {"chain_method": method, "num_chains": number}

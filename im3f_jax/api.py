@@ -166,7 +166,12 @@ class Model(ModelSpec):
             safe start on ratings of films; where distinct moods are expected, start
             from a few, and compare chains.
         chain_method
-            "sequential", "vectorized" (at once), or "auto": vectorized on a GPU.
+            "sequential", "parallel" (at once, each in a thread of the host),
+            "vectorized" (at once, in one program), or "auto": vectorized on a GPU,
+            parallel on a CPU; sequential where memory is short, and on a CPU with a
+            `checkpoint_dir`, from which chains by themselves go on on any number of
+            devices. Sequential and parallel chains have the same draws, until one needs
+            more room for topics than it began with, which all of them get at once.
         device
             "auto" (JAX's default), "cpu", "gpu" (fails where there is none), or a JAX
             device. The device is logged at the start and stands in the result.
@@ -189,7 +194,9 @@ class Model(ModelSpec):
             Bytes that kept draws may take on the host; None is half of the machine's
             memory.
         callback
-            Called as callback(sweep, elapsed seconds, metrics) between compiled chunks.
+            Called as callback(sweep, elapsed seconds, metrics) between compiled chunks:
+            for each chain by itself, or once for chains that run at once, with the
+            metrics of the first.
         checkpoint_dir
             A folder to which the run is written as it goes, made if need be. A fit of
             the same model, ratings and settings goes on from the checkpoint that it
@@ -303,21 +310,26 @@ class Model(ModelSpec):
         test_place = np.arange(0 if test is None else len(test))
         if shards is not None:
             pairs, test_place = _spread(pairs, len(test_place), shards)
-        at_once = chain_method == "vectorized" or (
-            chain_method == "auto" and chosen.platform != "cpu" and shards is None
-        )
-        if at_once and shards is not None:
+        alone = num_chains == 1 or self.estimate == "map"
+        alone = alone or shards is not None or has_franchise(self)
+        is_free = chain_method == "auto"
+        if is_free:
+            on_cpu = chosen.platform == "cpu"
+            chain_method = "parallel" if on_cpu else "vectorized"
+            # A checkpoint of chains by themselves goes on on any number of devices.
+            alone = alone or (on_cpu and checkpoint_dir is not None)
+        elif chain_method != "sequential" and shards is not None:
             raise InputError(
-                "chain_method is 'vectorized', but on several devices chains run "
+                f"chain_method is {chain_method!r}, but on several devices chains run "
                 "'sequential': each is shared by all of them."
             )
-        if has_franchise(self):
-            if chain_method == "vectorized":
-                raise InputError(
-                    "chain_method is 'vectorized', but a CRF takes ratings one after "
-                    "another: its chains run 'sequential'."
-                )
-            at_once = False
+        elif chain_method != "sequential" and has_franchise(self):
+            raise InputError(
+                f"chain_method is {chain_method!r}, but a CRF takes ratings one after "
+                "another: its chains run 'sequential'."
+            )
+        if alone:
+            chain_method = "sequential"
         keeps = store != "summary" and self.estimate == "posterior"
         keeps_topics = store == "all" and bool(kept_topic_dtypes(spec))
         num_topics_kept = len(train) if keeps_topics else 0
@@ -334,17 +346,30 @@ class Model(ModelSpec):
                     memory_limit,
                     keeps_topics,
                 )
-            _check_device_memory(
-                spec,
-                start_room(spec, start_topics),
-                layout,
-                len(pairs.rating) // len(every),
-                num_chains if at_once else 1,
-                num_kept if chosen.platform == "cpu" else 0,
-                (num_users, num_items, num_topics_kept),
-                every,
-                described,
-            )
+
+            def check(number):
+                _check_device_memory(
+                    spec,
+                    start_room(spec, start_topics),
+                    layout,
+                    len(pairs.rating) // len(every),
+                    number,
+                    num_kept if chosen.platform == "cpu" else 0,
+                    (num_users, num_items, num_topics_kept),
+                    every,
+                    described,
+                )
+
+            if chain_method == "sequential":
+                check(1)
+            else:
+                try:
+                    check(num_chains)
+                except InputError:
+                    if not is_free:
+                        raise
+                    chain_method = "sequential"
+                    check(1)
         arrays = jax.tree.map(lambda x: np.asarray(x, layout.rating.dtype), spec)
         placement = None
         if shards is None:
@@ -367,9 +392,7 @@ class Model(ModelSpec):
                 "seed": int(seed),
                 "init": init,
                 "start_topics": int(start_topics),
-                "chain_method": "vectorized"
-                if at_once and num_chains > 1
-                else "sequential",
+                "chain_method": chain_method,
                 "store": store,
                 "track_train": bool(track_train),
                 "dtype": str(layout.rating.dtype),
@@ -399,7 +422,7 @@ class Model(ModelSpec):
                         seed=seed,
                         init=init,
                         start_topics=start_topics,
-                        vectorized=at_once,
+                        chain_method=chain_method,
                         keep_draws=keeps,
                         track_train=track_train,
                         progress=bar,
@@ -1150,7 +1173,11 @@ def _check_run(
         )
     for name, value, choices in (
         ("init", init, ("map", "prior")),
-        ("chain_method", chain_method, ("auto", "sequential", "vectorized")),
+        (
+            "chain_method",
+            chain_method,
+            ("auto", "sequential", "parallel", "vectorized"),
+        ),
         ("store", store, ("summary", "factors", "all")),
     ):
         if value not in choices:

@@ -1,6 +1,7 @@
 """Fixtures for all tests: strict JAX, and the folder of real data."""
 
 import os
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,10 +18,23 @@ settings.register_profile("long", max_examples=1000, **FUZZING)
 MAX_MAPPINGS = 20_000
 
 
+CACHE = "JAX_COMPILATION_CACHE_DIR"
+
+
 def pytest_configure(config):
-    """Draw few inputs where the slow tests are left out, else many."""
+    """Draw few inputs where the slow tests are left out, else many; keep programs.
+
+    What a worker has compiled it reads again, after its programs were dropped and in
+    processes that it starts. Of this run: the next one compiles anew. Of this worker:
+    JAX may read what another one has half written.
+    """
     is_quick = "not slow" in config.getoption("markexpr")
     settings.load_profile("quick" if is_quick else "long")
+    if CACHE not in os.environ or hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory()
+        config.add_cleanup(folder.cleanup)
+        os.environ[CACHE] = folder.name
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
 
 
 def memory_mappings():

@@ -133,7 +133,7 @@ BAD_RUNS = [
     ("start_topics", 0),
     ("init", "random"),
     ("init", None),
-    ("chain_method", "parallel"),
+    ("chain_method", "pmap"),
     ("store", "none"),
     ("device", "tpu"),
     ("memory_limit", -1),

@@ -40,12 +40,6 @@ def run_script(path, timeout, **settings):
     return int(done.stdout.rpartition("figures: ")[2])
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    """A folder in which the notebooks find what another one has compiled."""
-    return str(tmp_path_factory.mktemp("compiled"))
-
-
 def test_there_are_six_and_they_are_small():
     assert [path.name[:2] for path in SCRIPTS] == ["01", "02", "03", "04", "05", "06"]
     sizes = [path.with_suffix(".ipynb").stat().st_size for path in SCRIPTS]
@@ -54,10 +48,8 @@ def test_there_are_six_and_they_are_small():
 
 
 @by_script
-def test_runs_on_drawn_ratings(path, compiled):
-    figures = run_script(
-        path, 300, IM3F_NOTEBOOK_SIZE="short", JAX_COMPILATION_CACHE_DIR=compiled
-    )
+def test_runs_on_drawn_ratings(path):
+    figures = run_script(path, 300, IM3F_NOTEBOOK_SIZE="short")
     code = [cell.source for cell in cells_of(path) if cell.kind == "code"]
     assert figures == sum(any(word in cell for word in DRAWS) for cell in code) > 0
 

@@ -24,6 +24,7 @@ __all__ = [
     "device_memory",
     "device_report",
     "machine_memory",
+    "num_threads",
     "settings_of_thread",
 ]
 
@@ -91,6 +92,13 @@ def machine_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def num_threads() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def settings_of_thread(device: jax.Device | None = None) -> Callable:
     """Give a context with this thread's settings of JAX, for another thread.
 
@@ -101,7 +109,10 @@ def settings_of_thread(device: jax.Device | None = None) -> Callable:
         (jax.enable_x64, jax.config.jax_enable_x64),
         (jax.numpy_dtype_promotion, jax.config.jax_numpy_dtype_promotion),
         (jax.numpy_rank_promotion, jax.config.jax_numpy_rank_promotion),
+        (jax.default_matmul_precision, jax.config.jax_default_matmul_precision),
+        (jax.threefry_partitionable, jax.config.jax_threefry_partitionable),
         (jax.debug_nans, jax.config.jax_debug_nans),
+        (jax.debug_infs, jax.config.jax_debug_infs),
         (jax.debug_key_reuse, jax.config.jax_debug_key_reuse),
         (jax.default_device, device or jax.config.jax_default_device),
     )

@@ -34,7 +34,7 @@ from im3f_jax.gibbs.topic_room import (
     start_room,
 )
 from im3f_jax.inference.checkpoint import Checkpoints
-from im3f_jax.inference.devices import settings_of_thread
+from im3f_jax.inference.devices import num_threads, settings_of_thread
 from im3f_jax.inference.features import (
     expected_ratings,
     feature_width,
@@ -319,6 +319,41 @@ _run_chunk_of_chains = jax.jit(
 )
 
 
+@jax.jit
+def _apart(carry: Carry) -> list[Carry]:
+    """Chains of a carry, each by itself."""
+    number = carry.sweep.shape[0]
+    return [jax.tree.map(lambda x, c=c: x[c], carry) for c in range(number)]
+
+
+@jax.jit
+def _together(*carries: Carry) -> Carry:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *carries)
+
+
+def _run_chunk_in_threads(
+    carry: Carry, chain_keys: Array, start: np.int32, stop: np.int32, *given
+) -> Carry:
+    """`run_chunk` of every chain at once, in threads of the host, one a core.
+
+    A CPU runs most of a sweep on one core, and two programs at a time only where two
+    threads ask for them. Each chain's draws are those that it has alone.
+    """
+    parts = _apart(carry)
+    for leaf in jax.tree.leaves(carry):  # as where it is donated
+        leaf.delete()
+    settings = settings_of_thread()
+
+    def advance(part, key):
+        with settings():
+            return jax.block_until_ready(run_chunk(part, key, start, stop, *given))
+
+    if stop <= start:  # no sweep: once is enough to compile
+        return _together(advance(parts[0], chain_keys[0]), *parts[1:])
+    with ThreadPoolExecutor(min(len(parts), num_threads())) as pool:
+        return _together(*pool.map(advance, parts, chain_keys))
+
+
 @partial(jax.jit, static_argnames="mesh", donate_argnums=0)
 def _run_chunk_on_mesh(
     carry: Carry,
@@ -387,7 +422,7 @@ def run(
     seed: int,
     init: str,
     start_topics: int,
-    vectorized: bool,
+    chain_method: str,
     keep_draws: bool,
     track_train: bool,
     progress: Callable[[int], Any] | None = None,
@@ -399,10 +434,12 @@ def run(
     """Run chains of Gibbs sweeps.
 
     The key of sweep t of chain c is fold_in(fold_in(key(seed), c), t): draws depend
-    neither on how the run is cut into chunks nor, for chains that run one after
-    another, on how many chains there are. Where a Chinese restaurant franchise runs out
-    of room, that sweep is discarded and run again, with the same key, in more room: its
-    draws do not depend on the room that there is.
+    neither on how the run is cut into chunks nor, for chains that are not vectorized,
+    on how many chains there are, until one of them needs more room for topics. Chains
+    at once all get it then, as do those that come after it (and on a GPU, where several
+    sweeps make a chunk, at the end of one). Where a Chinese restaurant franchise runs
+    out of room, that sweep is discarded and run again, with the same key, in more room:
+    its draws do not depend on the room that there is.
 
     Parameters
     ----------
@@ -416,9 +453,9 @@ def run(
         "map" or "prior".
     start_topics
         Topics a side over which the ratings are scattered at the start.
-    vectorized
-        Run the chains at once, or one after another; never at once for a franchise,
-        whose loops would then copy their arrays at every step.
+    chain_method
+        "vectorized" (in one program), "parallel" (in threads) or "sequential", as those
+        of a franchise must be, whose loops would else copy their arrays at every step.
     keep_draws
         Copy kept draws to the host.
     track_train
@@ -448,9 +485,8 @@ def run(
         spec = with_room_of(spec, checkpoints.spec)
     key = jax.random.key(seed)
     chain_keys = [jax.random.fold_in(key, c) for c in range(num_chains)]
-    groups = (
-        [chain_keys] if vectorized and num_chains > 1 else [[k] for k in chain_keys]
-    )
+    at_once = chain_method != "sequential" and num_chains > 1
+    groups = [chain_keys] if at_once else [[k] for k in chain_keys]
     results, seconds = [], {"start": 0.0, "compile": 0.0, "run": 0.0}
     if checkpoints is not None:
         seconds |= checkpoints.seconds
@@ -477,6 +513,7 @@ def run(
             checkpoints=checkpoints,
             number=number,
             topics_at=topics_at,
+            in_threads=chain_method == "parallel",
         )
         results += loop.run(group, init, track_train, seconds)
         spec, draws = loop.spec, loop.draws
@@ -673,10 +710,16 @@ class _Loop:
     checkpoints: Checkpoints | None = None
     number: int = 0  # of this group
     topics_at: np.ndarray | None = None
+    in_threads: bool = False  # each of the chains in its own
     interrupted: bool = False
     filled: tuple[int, int] = (0, 0)  # chains of this group, and draws kept of each
     saved: tuple[int, int] = (0, 0)  # records and draws of it in the checkpoint
     begun: list[Carry] | None = None  # of each chain, on the host, to go on from
+
+    @property
+    def _on_cpu(self) -> bool:
+        devices = self.data.rating.devices()
+        return all(device.platform == "cpu" for device in devices)
 
     @property
     def _spread(self) -> bool:
@@ -703,7 +746,9 @@ class _Loop:
             return chains
         many = len(keys) > 1
         chain_key = jnp.stack(keys) if many else keys[0]
-        advance = _run_chunk_of_chains if many else run_chunk
+        advance = run_chunk
+        if many:
+            advance = _run_chunk_in_threads if self.in_threads else _run_chunk_of_chains
         if self.placement is not None:
             assert not many
             advance = partial(_run_chunk_on_mesh, mesh=self.placement.mesh)
@@ -719,8 +764,8 @@ class _Loop:
                 carries = [self._start(key, init, track_train) for key in keys]
             (carry,) = carries[:1]
             if many:
-                carry = jax.tree.map(lambda *leaves: jnp.stack(leaves), *carries)
-                carry = self._put(carry)
+                carry = self._put(_together(*carries))
+            del carries
             jax.block_until_ready(carry)
             seconds["start"] += time.perf_counter() - begin
             begin = time.perf_counter()
@@ -731,6 +776,9 @@ class _Loop:
         jax.block_until_ready(carry)
         seconds["compile"] += time.perf_counter() - begin
         pace = 1
+        # On a CPU one seed gives the same draws again; those of a sweep depend on the
+        # room, and that which a chain comes to need is given to all of them at once.
+        steady = many and can_grow(self.spec) and self._on_cpu
         start = last = time.perf_counter()
         later = self._spread or self.checkpoints is not None
         with _later_interrupts(later, twice=not self._spread) as interrupts:
@@ -764,7 +812,7 @@ class _Loop:
                     self._collect(chains, carry, stop - sweep, stop, many)
                     now = time.perf_counter()
                     rate = (now - last) / (stop - sweep)
-                    if not grows:  # what overflows is one sweep
+                    if not grows and not steady:  # what overflows is one sweep
                         pace = int(np.clip(CHUNK_SECONDS / max(rate, 1e-6), 1, CHUNK))
                     if stop == min(self._next_checkpoint(sweep), total):
                         self._save(carry, chains, seconds, now - start)

@@ -1,7 +1,6 @@
 """New users or items from their ratings, in every kept draw, without fitting anew."""
 
 import logging
-import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -27,7 +26,7 @@ from im3f_jax.gibbs.new_rows import (
     sweep_rows,
 )
 from im3f_jax.gibbs.state import BiasPriorState, FactorPriorState
-from im3f_jax.inference.devices import block_sizes, settings_of_thread
+from im3f_jax.inference.devices import block_sizes, num_threads, settings_of_thread
 from im3f_jax.inference.features import RowParts, features_of_rows, parts_of_rows
 from im3f_jax.model.bias_prior import SharedNormal
 from im3f_jax.model.likelihood import Ordinal
@@ -47,9 +46,10 @@ logger = logging.getLogger(__name__)
 # 5 sweeps are too few, by the size of the factors and of the largest weights; after 10
 # hardly anything is seen, after 20 nothing (predicted means are right after 5).
 NUM_SWEEPS = 16
-# Draws at once, one a core: a program of so little work takes a core to itself, and JAX
-# runs two at a time only where two threads ask for them.
-MOST_AT_ONCE = 8
+# Draws at once: on a CPU one a core, since a program of so little work takes a core to
+# itself and JAX runs two at a time only where two threads ask for them; on a GPU one
+# that waits for the one before.
+ON_A_GPU = 2
 SHOWN = 5  # ids named in a message
 
 
@@ -300,7 +300,8 @@ def _fold(
 
     first, *places = np.ndindex(draws.global_bias.shape)
     fold(first)  # compiles
-    with ThreadPoolExecutor(min(MOST_AT_ONCE, os.cpu_count() or 1)) as pool:
+    on_cpu = data.rating.devices().pop().platform == "cpu"
+    with ThreadPoolExecutor(num_threads() if on_cpu else ON_A_GPU) as pool:
         list(pool.map(fold, places))
     return found
 

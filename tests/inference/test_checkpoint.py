@@ -89,7 +89,8 @@ def test_a_fit_goes_on_as_if_it_had_not_been_broken_off(
 
 
 @pytest.mark.parametrize(
-    "method", ["sequential", pytest.param("vectorized", marks=pytest.mark.slow)]
+    "method",
+    ["sequential", "parallel", pytest.param("vectorized", marks=pytest.mark.slow)],
 )
 def test_several_chains_go_on(method, tmp_path):
     settings = {"num_chains": 3, "thinning": 2, "chain_method": method}
@@ -102,7 +103,7 @@ def test_several_chains_go_on(method, tmp_path):
 
 
 def test_more_samples_go_on_where_fewer_ended_and_nothing_compiles(tmp_path):
-    settings = {"num_chains": 2, "thinning": 2}
+    settings = {"num_chains": 2, "thinning": 2, "chain_method": "sequential"}
     expected = fits.fit(BPMF, num_samples=14, **settings)
     fewer = fits.fit(BPMF, num_samples=7, **settings)
     fits.fit(BPMF, num_samples=7, checkpoint_dir=tmp_path, **settings)
@@ -401,7 +402,7 @@ def test_every_member_goes_on(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["sequential", "vectorized"])
+@pytest.mark.parametrize("method", ["sequential", "parallel", "vectorized"])
 def test_room_that_has_grown_is_in_the_checkpoint(method, monkeypatch, tmp_path):
     monkeypatch.setattr(topic_room, "LEAST_ROOM", 6)
     model = im3f.IM3F(2, max_user_topics=12, max_item_topics=12)

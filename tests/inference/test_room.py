@@ -7,16 +7,18 @@ import pytest
 
 import im3f_jax as im3f
 from im3f_jax.gibbs import topic_room
+from im3f_jax.inference import run
 from tests import fits
 
 pytestmark = pytest.mark.relaxed
 
+OTHERS = "vectorized", "sequential"
 NOISE = dict.fromkeys(("user_noise_shape", "item_noise_shape"))
 
 
 @pytest.mark.parametrize(
     "chain_method",
-    ["vectorized", pytest.param("sequential", marks=pytest.mark.slow)],
+    ["parallel", *(pytest.param(m, marks=pytest.mark.slow) for m in OTHERS)],
 )
 def test_a_fit_finds_the_room_that_it_needs(
     chain_method, monkeypatch, caplog, tmp_path
@@ -55,3 +57,21 @@ def test_a_fit_finds_the_room_that_it_needs(
     assert np.isfinite(found.evaluate(test)["log_score"])
     found.save(tmp_path / "fit.npz")
     assert im3f.load(tmp_path / "fit.npz").spec == found.spec
+
+
+@pytest.mark.parametrize("method", ["parallel", "vectorized"])
+def test_how_chains_at_once_are_cut_changes_no_draw_where_they_grow(
+    method, monkeypatch
+):
+    monkeypatch.setattr(topic_room, "LEAST_ROOM", 6)
+    model = im3f.IM3F(2, max_user_topics=12, max_item_topics=12, **NOISE)
+    settings = {"num_warmup": 23, "num_samples": 1, "thinning": 1, "num_chains": 2}
+    found = []
+    for seconds in (0.0, 100.0):
+        monkeypatch.setattr(run, "CHUNK_SECONDS", seconds)
+        found.append(fits.fit(model, **settings, chain_method=method))
+    assert 12 in (
+        found[0].spec.user_topic_prior.stored,
+        found[0].spec.item_topic_prior.stored,
+    )
+    fits.same(*found)

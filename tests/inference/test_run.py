@@ -1,6 +1,7 @@
 """The run: what draws depend on, what is kept, what compiles, and how it stops."""
 
 import hashlib
+import os
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -100,16 +101,24 @@ from tests import fits
 from tests.inference.test_run import digest
 print(digest(fits.posterior("BPMF")))
 """
+    # It compiles for itself.
+    env = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=env,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [digest(fits.posterior("BPMF"))]
     assert done.stderr == ""
 
 
-def test_the_first_of_two_chains_is_the_single_chain():
-    one, two = fits.posterior("IM3F"), fits.fit(IM3F, num_chains=2)
+@pytest.mark.parametrize("method", ["auto", "sequential"])
+def test_the_first_of_two_chains_is_the_single_chain(method):
+    one = fits.posterior("IM3F")
+    two = fits.fit(IM3F, num_chains=2, chain_method=method)
     for name, values in one.trace.items():
         np.testing.assert_array_equal(values[0], two.trace[name][0], err_msg=name)
     for a, b in zip(*map(jax.tree.leaves, (one.draws, two.draws)), strict=True):
@@ -132,6 +141,7 @@ def test_chains_at_once_are_chains_one_after_another(name):
     settings = {"num_chains": 2, "num_warmup": 3, "num_samples": 60, "thinning": 1}
     apart = fits.fit(fits.MODELS[name], **settings, chain_method="sequential")
     at_once = fits.fit(fits.MODELS[name], **settings, chain_method="vectorized")
+    fits.same(apart, fits.fit(fits.MODELS[name], **settings, chain_method="parallel"))
     assert at_once.draws.user_features.shape == apart.draws.user_features.shape
     for trace in ("rating_variance", "log_joint", "test_rmse_draw", "residual_rmse"):
         a, b = apart.trace[trace], at_once.trace[trace]
@@ -234,6 +244,7 @@ def test_a_second_fit_compiles_nothing():
         rating_variance_floor=0.01,
         global_bias=2.5,
     )
+    fits.fit(IM3F, num_chains=2)  # compiles what takes chains apart
     with compilations() as seconds:
         fits.fit(IM3F)
         fits.fit(fewer)
@@ -310,7 +321,8 @@ def test_a_chunk_mixes_no_types_and_keeps_those_of_its_carry(name, x64):
 
 def test_a_callback_gets_sweep_seconds_and_metrics():
     calls = []
-    posterior = fits.fit(IM3F, num_chains=2, callback=lambda *all: calls.append(all))
+    settings = {"num_chains": 2, "chain_method": "sequential"}
+    posterior = fits.fit(IM3F, **settings, callback=lambda *all: calls.append(all))
     chains = [metrics["chain"] for _, _, metrics in calls]
     assert chains == sorted(chains) and set(chains) == {0, 1}
     for chain in (0, 1):
@@ -384,11 +396,24 @@ def test_an_interrupt_keeps_what_was_sampled(caplog):
 
 
 def test_an_interrupt_in_a_later_chain_keeps_the_chains_that_were_done():
-    whole = fits.fit(BPMF, thinning=2, num_chains=2)
-    part = fits.fit(BPMF, thinning=2, num_chains=3, callback=stop_at(10, chain=2))
+    settings = {"thinning": 2, "chain_method": "sequential"}
+    whole = fits.fit(BPMF, num_chains=2, **settings)
+    part = fits.fit(BPMF, num_chains=3, callback=stop_at(10, chain=2), **settings)
     for a, b in zip(*map(jax.tree.leaves, (whole.draws, part.draws)), strict=True):
         np.testing.assert_array_equal(a, b)
     assert part.trace["log_joint"].shape == (2, 19)
+    assert_of_one_piece(part)
+
+
+def test_an_interrupt_of_chains_at_once_keeps_a_part_of_each():
+    settings = {"thinning": 2, "num_chains": 2}
+    whole = fits.fit(BPMF, **settings)
+    part = fits.fit(BPMF, callback=stop_at(12), **settings)
+    assert part.draws.user_features.shape[:2] == (2, 3)
+    assert part.trace["log_joint"].shape == (2, 12)
+    np.testing.assert_array_equal(
+        part.draws.user_features, whole.draws.user_features[:, :3]
+    )
     assert_of_one_piece(part)
 
 

@@ -29,6 +29,7 @@ __all__ = ["compare", "kill_fits", "kill_writers"]
 
 # Every sweep writes a checkpoint: whatever a process dies at is near one.
 SETTINGS = {"num_warmup": 20, "num_samples": 60, "thinning": 3, "num_chains": 2}
+SETTINGS |= {"chain_method": "sequential"}
 
 
 # --- fits --------------------------------------------------------------------------
