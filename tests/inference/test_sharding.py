@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -319,25 +320,28 @@ def test_a_fit_on_other_numbers_of_devices():
             assert abs(mean - other) < 4.5 * np.hypot(error, other_error), name
 
 
-def test_two_processes(tmp_path):
-    """`im3f fit --distributed` on the loopback address."""
+def distributed_fit(folder, *more):
+    """Write a table of ratings; give commands of two processes that fit it."""
     rng = np.random.default_rng(0)
     cells = np.unique(rng.integers(0, 30 * 20, 300))
     table = "\n".join(f"u{c // 20},i{c % 20},{1 + c % 5}" for c in cells)
-    (tmp_path / "ratings.csv").write_text(f"user,item,rating\n{table}\n")
-    port = free_port()
+    (folder / "ratings.csv").write_text(f"user,item,rating\n{table}\n")
     command = [sys.executable, "-m", "im3f_jax.cli", "fit", "ratings.csv"]
     command += ["--model", "im3f", "--latent-dim", "2", "--init", "prior"]
     command += ["--max-user-topics", "4", "--max-item-topics", "4"]
     # Processes whose clocks differ would run chunks of other lengths in the warm-up.
     command += ["--num-warmup", "60", "--num-samples", "4", "--split", "random"]
-    command += ["--distributed", "--coordinator", f"127.0.0.1:{port}"]
-    command += ["--num-processes", "2"]
-    commands = [
+    command += ["--distributed", "--coordinator", f"127.0.0.1:{free_port()}"]
+    command += ["--num-processes", "2", *more]
+    return [
         [*command, "--process-id", str(number), "--out", f"out{number}"]
         for number in range(2)
     ]
-    run_both(commands, tmp_path)
+
+
+def test_two_processes(tmp_path):
+    """`im3f fit --distributed` on the loopback address."""
+    run_both(distributed_fit(tmp_path), tmp_path)
     assert not (tmp_path / "out1").exists()  # the first process writes
     found = json.loads((tmp_path / "out0" / "metrics.json").read_text())
     assert found["device"] == "2 x cpu (cpu)"
@@ -346,3 +350,35 @@ def test_two_processes(tmp_path):
     with open(tmp_path / "out0" / "predictions.csv") as file:
         rows = file.read().splitlines()[1:]
     assert len(rows) == found["split"]["num_test"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_two_processes_that_are_killed_go_on(victim, tmp_path):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    for folder in (whole, broken):
+        folder.mkdir()
+    run_both(distributed_fit(whole), whole)
+    saved = "--checkpoint-dir", "run", "--checkpoint-every", "3"
+    running = [
+        subprocess.Popen(
+            command, env=environment(), cwd=broken, stderr=subprocess.DEVNULL
+        )
+        for command in distributed_fit(broken, *saved)
+    ]
+    try:
+        deadline = time.monotonic() + 300
+        while not list((broken / "run").glob("checkpoint-*5.json")):
+            assert time.monotonic() < deadline and running[victim].poll() is None
+            time.sleep(0.01)
+        running[victim].kill()  # the other one then ends by itself, or is ended
+        time.sleep(1)
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    assert not (broken / "out0" / "model.npz").exists()
+    run_both(distributed_fit(broken, *saved), broken)
+    for name in ("trace.csv", "predictions.csv"):
+        written = [(folder / "out0" / name).read_text() for folder in (whole, broken)]
+        assert written[0] == written[1]
