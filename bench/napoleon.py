@@ -19,7 +19,7 @@ from im3f_jax.posterior.report import convergence
 NAME = "napoleon_dynamite"
 DATA = "ml-latest-small"
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / f"{NAME}.png"
-SWEEPS = {"num_warmup": 100, "num_samples": 300, "thinning": 3, "num_chains": 2}
+SWEEPS = {"num_warmup": 500, "num_samples": 1500, "thinning": 15, "num_chains": 2}
 SHOWN = 12
 
 
