@@ -1083,6 +1083,11 @@ def _split(ratings, arguments: argparse.Namespace):
         train, test = im3f_jax.random_split(ratings, test_fraction=fraction, seed=seed)
         split = {"kind": how, "seed": seed, "test_fraction": fraction}
     elif how == "time":
+        if ratings.timestamp is None:
+            raise InputError(
+                "--split time needs the time of every rating, and there is none in "
+                f"{arguments.file}: a column timestamp or time, of numbers or ISO dates"
+            )
         fraction = 0.1 if fraction is None else fraction
         train, test = im3f_jax.time_split(ratings, test_fraction=fraction)
         split = {"kind": how, "test_fraction": fraction}
@@ -1204,7 +1209,9 @@ def _summary(metrics: dict) -> str:
             f"effective dimension {metrics['effective_dimension']:.1f} of "
             f"{metrics['spec']['latent_dim']}"
         )
-    seconds = ", ".join(f"{k} {v:.1f} s" for k, v in metrics["seconds"].items())
+    # After a resumption the parts count every process, the last one this call alone.
+    parts = {"this call" if k == "all" else k: v for k, v in metrics["seconds"].items()}
+    seconds = ", ".join(f"{name} {value:.1f} s" for name, value in parts.items())
     lines.append(f"on {metrics['device']}: {seconds}")
     return "\n".join(lines)
 
@@ -1542,8 +1549,8 @@ def _report(arguments: argparse.Namespace) -> int:
     elif arguments.ratings is not None:
         try:
             titles = im3f_jax.load_titles(arguments.ratings, download=False, **where)
-        except InputError as error:
-            say(f"Items are shown by their ids, without titles ({_sentence(error)})")
+        except InputError:
+            say("Items are shown by their ids: --titles gives them titles")
     clip = metrics.get("clip")
     clip = tuple(clip) if isinstance(clip, list) else clip
     baselines = None

@@ -628,7 +628,7 @@ def test_split_by_time_holds_out_the_last(tmp_path, capsys):
         table, index=False, header=["user", "item", "rating"]
     )
     assert main([*command, "--out", str(tmp_path / "out")]) == 2
-    assert "no timestamps" in one_line(capsys)
+    assert "a column timestamp or time" in one_line(capsys)
 
 
 @pytest.mark.parametrize("content", [None, "{", "[1]", "{}"])

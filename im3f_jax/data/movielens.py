@@ -407,17 +407,27 @@ def _codes(column: pd.Series, known: dict[str, int]) -> np.ndarray:
 class _Times:
     """The timestamps of a table, piece by piece.
 
-    Most who load ratings need no times: one that is missing is no error here.
+    Numbers, or dates by ISO 8601, which become seconds since 1970 (of UTC, where they
+    have a time zone); the first piece tells which. Most who load ratings need no times:
+    one that is missing is no error here.
     """
 
     def __init__(self) -> None:
         self.parts, self.num_rows, self.num_bad, self.first_bad = [], 0, 0, ""
+        self.dates = None
 
     def add(self, column: pd.Series) -> None:
         """Take the times of the next rows."""
         numbers = column
         if column.dtype.kind not in "iuf":  # words, or True and False
             numbers = pd.to_numeric(column.astype(str), errors="coerce")
+        if self.dates is None:
+            self.dates = not np.isfinite(numbers).any()
+        if self.dates:
+            moments = pd.to_datetime(
+                column.astype(str), format="ISO8601", utc=True, errors="coerce"
+            )
+            numbers = (moments - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(seconds=1)
         numbers = numbers.to_numpy()
         bad = np.flatnonzero(~np.isfinite(numbers))
         if len(bad) and not self.num_bad:
@@ -431,9 +441,10 @@ class _Times:
         """Give them as numbers; None, said in the log, where a row has none."""
         if not self.num_bad:
             return timestamp_array(np.concatenate(self.parts), "timestamp")
+        what = "neither numbers nor ISO dates" if self.dates else "no numbers"
         _log.info(
-            "The timestamps are left out: %d of %d are no numbers, first %s (from 0)",
-            *(self.num_bad, self.num_rows, self.first_bad),
+            "The timestamps are left out: %d of %d are %s, first %s (from 0)",
+            *(self.num_bad, self.num_rows, what, self.first_bad),
         )
         return None
 

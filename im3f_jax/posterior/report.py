@@ -30,6 +30,7 @@ from im3f_jax.posterior.storage import spec_to_json
 __all__ = ["convergence", "write_report"]
 
 DISAGREE = 1.05  # R-hat above this is called out
+FEW_EFFECTIVE = 50  # draws, fewer are called out
 FEWEST = 4  # draws that R-hat needs
 DOTS = 144  # an inch of a picture
 RUNNING = ("test_rmse", "train_rmse", "train_rmse_draw", "cut_points_accepted")
@@ -208,6 +209,14 @@ def _convergence(posterior: Posterior):
         )
     else:
         said = f"All {known.sum()} scalars have R-hat up to {DISAGREE}."
+    if chains == 1 and known.any():
+        said += " One chain cannot show whether chains agree: fit with num_chains=2."
+    few = table.index[table["ess"] < FEW_EFFECTIVE]
+    if len(few):
+        said += (
+            f" Fewer than {FEW_EFFECTIVE} effective draws have {', '.join(few)}: "
+            "their means and intervals are rough."
+        )
     yield _paragraph(said)
     rows = [
         (
@@ -215,7 +224,7 @@ def _convergence(posterior: Posterior):
             f"{row['mean']:,.4g}",
             f"{row['sd']:,.3g}",
             _number(row["r_hat"], ".3f") + (" (high)" if name in bad else ""),
-            _number(row["ess"], ",.0f"),
+            _number(row["ess"], ",.0f") + (" (few)" if name in few else ""),
         )
         for name, row in table.iterrows()
     ]

@@ -121,7 +121,16 @@ TIMES = {
         [6, 5],
     ),
     "no header": (b"5,7,3.0,-7,x\n1,3952,4.0,0,y\n", [-7, 0]),
-    # No timestamps: none, words, one that is missing, another column.
+    "dates": (
+        b"user,item,rating,timestamp\n5,7,3,2023-11-04 18:05:38.5\n"
+        b"1,3952,4,2023-11-04T19:05:38+01:00\n",
+        [1699121138.5, 1699121138.0],
+    ),
+    # No timestamps: a date and a word, none, words, one missing, another column.
+    "a date and a word": (
+        b"user,item,rating,time\n5,7,3,2023-11-04\n1,3952,4,x\n",
+        None,
+    ),
     "three columns": (b"5\t7\t3\n1\t3952\t4", None),
     "words": (b"5\t7\t3\ta\n1\t3952\t4\tb\n", None),
     "one is missing": (b"5::7::3::0\n1::3952::4\n", None),
@@ -149,7 +158,7 @@ def test_timestamps_that_are_left_out_are_said_so(load, caplog):
     with caplog.at_level("INFO", "im3f_jax"):
         assert load(TIMES["words"][0]).timestamp is None
         assert load(TIMES["one is no number"][0]).timestamp is None
-    assert "2 of 2 are no numbers, first 'a' in row 0" in caplog.text
+    assert "2 of 2 are neither numbers nor ISO dates, first 'a' in row 0" in caplog.text
     assert "1 of 2 are no numbers, first 'nan' in row 1" in caplog.text
 
 
