@@ -21,9 +21,9 @@ def test_the_command_counts_what_a_chain_needs(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(room, "LEAST_ROOM", 2)
     command = ["--data", "30x20x400", "--sweeps", "3", "--latent-dim", "2"]
     command += ["--max-topics", "4", "--rounds", "1", "--patience", "1"]
-    assert room.main([*command, "--topics", "weak_limit", "stick_breaking"]) == 0
+    assert room.main([*command, "--topics", "stick_breaking"]) == 0
     found = json.loads((tmp_path / "room.json").read_text())["runs"]
-    assert [run["topics"] for run in found] == ["weak_limit", "stick_breaking"]
+    assert [run["topics"] for run in found] == ["stick_breaking"]
     for run in found:
         for side in room.SIDES:
             needed = run[side]["needed"]
@@ -34,7 +34,7 @@ def test_the_command_counts_what_a_chain_needs(tmp_path, monkeypatch, capsys):
                 assert widths <= {int(width) for width in run["widths"]} <= {2, 4}
         saved = run["saved"]
         assert saved["sweeps_seconds"] > 0 and saved["more_changes"] >= 0
-    assert capsys.readouterr().out.count("a sweep") >= 2
+    assert capsys.readouterr().out.count("a sweep") >= 1
 
 
 def test_each_data_set_has_its_number_of_sweeps(capsys):

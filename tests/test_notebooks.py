@@ -49,7 +49,7 @@ def test_there_are_six_and_they_are_small():
 
 @by_script
 def test_runs_on_drawn_ratings(path):
-    figures = run_script(path, 300, IM3F_NOTEBOOK_SIZE="short")
+    figures = run_script(path, 1200, IM3F_NOTEBOOK_SIZE="short")
     code = [cell.source for cell in cells_of(path) if cell.kind == "code"]
     assert figures == sum(any(word in cell for word in DRAWS) for cell in code) > 0
 

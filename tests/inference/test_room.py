@@ -59,7 +59,9 @@ def test_a_fit_finds_the_room_that_it_needs(
     assert im3f.load(tmp_path / "fit.npz").spec == found.spec
 
 
-@pytest.mark.parametrize("method", ["parallel", "vectorized"])
+@pytest.mark.parametrize(
+    "method", ["parallel", pytest.param("vectorized", marks=pytest.mark.slow)]
+)
 def test_how_chains_at_once_are_cut_changes_no_draw_where_they_grow(
     method, monkeypatch
 ):
