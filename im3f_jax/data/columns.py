@@ -45,7 +45,10 @@ def column_array(values: Iterable, label: str) -> tuple[np.ndarray, np.ndarray]:
     masked = False
     if is_pandas(values):
         array = values.to_numpy()
-        masked = np.asarray(values.isna())
+        try:
+            masked = np.asarray(values.isna())
+        except ArithmeticError:  # of objects, which are looked at one by one below
+            masked = False
     elif _is_polars(values) or not hasattr(values, "__array__"):
         # Through object: numpy would turn [1, "1"] into two equal strings.
         array = _objects(values, label)

@@ -185,11 +185,19 @@ def test_a_damaged_file_is_refused_or_read_line_by_line(path, data, file):
     if b'"' in content or b"\0" in content:  # rows are no lines, or end within
         return
     # A reader of one line at a time, with nothing clever in it.
-    text = content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
-    lines = [line for line in text.split("\n") if line.strip(" ")]
+    # Bytes that are no text may stand in columns that are not read, and only there.
+    text = content.decode("utf-8-sig", "surrogateescape")
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    lines = [line for line in text.split("\n") if line.strip()]
     separator = next(s for s in ("\t", "::", ",") if len(lines[0].split(s)) >= 3)
+    if separator == "\t":  # of which a line of nothing else is a row, an empty one
+        lines = [line for line in text.split("\n") if line.strip(" ")]
     parts = [line.split(separator) for line in lines]
-    columns, words = [0, 1, 2], [part.strip(' "').lower() for part in parts[0]]
+    # Names of columns are what is left without spaces, _ and -.
+    columns = [0, 1, 2]
+    words = [
+        part.strip('"').lower().translate(dict.fromkeys(b" _-")) for part in parts[0]
+    ]
     if "rating" in words:
         names = ("userid", "user"), ("movieid", "item"), ("rating",)
         columns = [next(words.index(n) for n in some if n in words) for some in names]
