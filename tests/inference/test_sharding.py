@@ -204,7 +204,7 @@ def test_models_without_a_sweep_in_shards_are_named(model, what):
 
 
 def environment(**more):
-    flags = "--xla_backend_optimization_level=0"
+    flags = f"--xla_backend_optimization_level=0 {os.environ.get('XLA_FLAGS', '')}"
     return os.environ | {
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": str(ROOT),
