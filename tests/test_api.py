@@ -187,6 +187,7 @@ def test_train_and_test_must_be_ratings_of_one_index():
 # --- numbers given ----------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_number_given_is_never_changed():
     given = {
         "user_dish_concentration": 1e-4,
@@ -496,6 +497,7 @@ def test_a_variance_at_its_floor_is_told():
     assert fit_and_listen(fits.MODELS["BPMF"]) == []
 
 
+@pytest.mark.thorough
 def test_a_truncation_that_is_nearly_full_is_told():
     full = IM3F(
         2,

@@ -16,6 +16,7 @@ def test_rooms_double_at_once_and_halve_with_patience():
     assert room.rooms([5] * 9, 16, patience=1) == 9 * [16]
 
 
+@pytest.mark.thorough
 def test_the_command_counts_what_a_chain_needs(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(machine, "RESULTS", tmp_path)
     monkeypatch.setattr(room, "LEAST_ROOM", 2)

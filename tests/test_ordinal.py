@@ -234,6 +234,7 @@ def test_levels_may_have_any_distance(values):
     )
 
 
+@pytest.mark.thorough
 def test_a_level_without_a_training_rating_keeps_its_prior():
     model = im3f.BPMF(2, likelihood=im3f.Ordinal((1, 2, 3, 3.5, 4, 5, 6)))
     fitted = levels_fit(LEVELS, model, num_samples=40, thinning=1)

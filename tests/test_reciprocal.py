@@ -68,6 +68,7 @@ def posterior(directed):
 # --- fits -------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @every_kind
 def test_the_planted_moods_are_found(directed):
     """By how likely two persons are in one mood: of labels that says nothing."""
@@ -211,6 +212,7 @@ def test_memory_is_told(directed):
 # --- the prior --------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @every_kind
 def test_prior_draws_share_what_the_sides_share(directed):
     train = parts(directed)[0]
@@ -291,6 +293,7 @@ def test_defaults_are_resolved_alike_for_both_sides():
 # --- real data --------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_trust_among_traders(data_dir):
     """Bitcoin Alpha: persons rate one another; theirs is one index."""
     table = np.load(data_dir / "bitcoin-alpha" / "alpha.npz")

@@ -168,6 +168,7 @@ def check(topics, curves, compare, dblp, systems):
         assert (machine.RESULTS / f"reproduce_{part}.png").stat().st_size > 10_000
 
 
+@pytest.mark.thorough
 def test_a_tiny_run_of_every_part_with_cheap_models(place, monkeypatch):
     """One program serves all fits: BPMF, with a number that differs by unit."""
 

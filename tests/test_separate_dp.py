@@ -36,6 +36,7 @@ def test_its_biases_have_no_common_means():
         assert prior.topic_mean_variance == 0 and prior.variance is None
 
 
+@pytest.mark.thorough
 def test_the_running_error_is_that_of_the_predictions():
     (train, test), found = fits.data(), posterior()
     for part, predictions in (
@@ -59,6 +60,7 @@ def test_a_saved_fit_is_the_same(tmp_path):
     assert again.spec.own_topics
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("noise", [False, True])
 def test_parts_of_a_prediction_sum_to_it(noise):
     names = ["global bias", "factors", "user bias", "item bias"]

@@ -41,6 +41,7 @@ def posterior(num_chains=1):
     return fits.fit(MODEL, *data(), **run)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("num_chains", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_running_error_is_that_of_the_predictions_at_their_times(num_chains):
     (train, test), found = data(), posterior(num_chains)

@@ -25,6 +25,7 @@ def posterior():
     return fits.fit(MODEL, *fits.data(), init="prior")
 
 
+@pytest.mark.thorough
 def test_the_running_error_is_that_of_the_predictions():
     (train, test), found = fits.data(), posterior()
     for part, predictions in (

@@ -562,6 +562,7 @@ print(size("VmHWM") - before, len(ratings), int(ratings.rating.sum()))
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_200_megabytes_of_few_authors_take_little_memory(tmp_path):
     rng = random.Random(0)

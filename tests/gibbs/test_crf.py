@@ -465,6 +465,7 @@ def frequencies(table, topic, names):
     return [counts[name] for name in names]
 
 
+@pytest.mark.thorough
 def test_long_runs_give_the_posterior_of_all_partitions(likelihood, small_blocks):
     numbers = NUMBERS._replace(
         bias_variance=0.3 if likelihood == "conditional" else 0.0,
@@ -489,6 +490,7 @@ def test_long_runs_give_the_posterior_of_all_partitions(likelihood, small_blocks
             )
 
 
+@pytest.mark.thorough
 def test_without_data_the_seating_is_that_of_the_prior(small_blocks):
     row, other = np.repeat(np.arange(3), 6), np.tile(np.arange(6), 3)
     numbers = NUMBERS._replace(rating_variance=1e8)

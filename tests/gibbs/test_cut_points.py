@@ -191,6 +191,7 @@ def check_draws(case, run=run):
     return float(accepted[:, STEPS // 2 :].mean())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "case",
     [
@@ -206,6 +207,7 @@ def test_moves_leave_the_density_as_it_is(case):
         assert accepted > 0.8
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "function", ["_log_t", pytest.param("_accept", marks=pytest.mark.slow)]
 )
@@ -245,6 +247,7 @@ def test_chains_come_back_from_far_out():
         assert accepted[-20:].mean() > 0.6
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mean", [0.0, 30.0, -30.0, 1e3])
 def test_wild_means_do_no_harm(mean):
     likelihood = Ordinal((1.0, 2, 3, 4, 5))

@@ -42,6 +42,7 @@ def sparse(request):
     return resolve(spec, 0.0, 1.0, 1.0), layout
 
 
+@pytest.mark.thorough
 def test_biases_of_sparse_rows_start_as_wide_as_their_prior(sparse):
     spec, layout = sparse
     zeros = np.zeros((layout.user_rows, 2)), np.zeros((layout.item_rows, 2))

@@ -320,6 +320,7 @@ def test_what_the_sides_share_stays_one(swept):
     assert float(info.log_joint) == pytest.approx(float(expected), rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_other_numbers_and_a_second_sweep_compile_nothing():
     spec, data, state = tiny.make(tiny.PRECISIONS["float32"], SPECS["unordered"])
     spec = jax.tree.map(np.float32, spec)

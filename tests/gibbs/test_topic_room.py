@@ -44,6 +44,7 @@ def start(number):
     raise AssertionError("no start has room")
 
 
+@pytest.mark.thorough
 def test_a_sweep_does_the_same_in_more_room():
     spec, data, state = start(8)
     more = roomy(spec, 16)

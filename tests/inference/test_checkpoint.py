@@ -425,6 +425,7 @@ def test_room_that_has_grown_is_in_the_checkpoint(method, monkeypatch, tmp_path)
 # --- processes ----------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_processes_that_are_killed_lose_nothing(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "tests.validation.kills", "--fits", "2"]

@@ -16,6 +16,7 @@ OTHERS = "vectorized", "sequential"
 NOISE = dict.fromkeys(("user_noise_shape", "item_noise_shape"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "chain_method",
     ["parallel", *(pytest.param(m, marks=pytest.mark.slow) for m in OTHERS)],

@@ -119,6 +119,7 @@ def test_conditionals_are_those_of_one_device(drawn):
         np.testing.assert_allclose(rows[:count], value[:count], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("drawn", shards.MEMBERS[:1], indirect=True)
 def test_what_is_told_is_the_same_on_all_shards(drawn):
     spec = drawn[0]
@@ -259,6 +260,7 @@ def test_processes_with_other_clocks_keep_one_pace():
     assert first["device"] == "2 x cpu (cpu)"
 
 
+@pytest.mark.thorough
 def test_an_interrupted_process_ends_both_after_one_sweep():
     first, second = together("interrupted")
     assert first["partial"] and second["partial"]
@@ -271,6 +273,7 @@ def test_processes_with_other_settings_refuse():
         assert "do not have the same ratings and settings" in told["refused"]
 
 
+@pytest.mark.thorough
 def test_a_fit_on_devices():
     """On 8 devices forced on the host: see on_devices.py."""
     done = subprocess.run(
@@ -339,6 +342,7 @@ def distributed_fit(folder, *more):
     ]
 
 
+@pytest.mark.thorough
 def test_two_processes(tmp_path):
     """`im3f fit --distributed` on the loopback address."""
     run_both(distributed_fit(tmp_path), tmp_path)

@@ -454,6 +454,7 @@ def test_a_wrong_density_of_columns_is_found(name, settings, monkeypatch):
             )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
     [
@@ -596,6 +597,7 @@ def without_copies(draws, named):
     return {name: draws[name] for name in draws.keys() - copies}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
     ["M3F", "BPMF", "BPMF ordinal"]

@@ -128,6 +128,7 @@ def test_weights_biases_topics_and_ratings_follow(draws):
     gof.assert_ks(noise[:, row[:3]], stats.norm.cdf, share=4, grain=1e-3)
 
 
+@pytest.mark.thorough
 def test_rows_share_a_part_of_their_biases():
     spec = dataclasses.replace(tiny.share(SPEC, 0.7), item_topic_prior=NoTopics())
     draws = draws_of(2, dataclasses.replace(spec, user_bias_prior=SPEC.user_bias_prior))
@@ -145,6 +146,7 @@ def test_rows_share_a_part_of_their_biases():
     gof.assert_mean(own[:, 1, 0] * part[:, 1], 0)
 
 
+@pytest.mark.thorough
 def test_noise_has_its_precisions():
     spec = tiny.noisy(tiny.make_spec("none", "none"))
     draws = draws_of(6, spec)
@@ -173,6 +175,7 @@ def test_noise_has_its_precisions():
     gof.assert_ks(noise[:, :3], stats.norm.cdf, share=6, grain=1e-3)
 
 
+@pytest.mark.thorough
 def test_items_and_users_depend_on_time():
     spec = tiny.timed(tiny.make_spec("none", "none"))
     draws = draws_of(7, spec)

@@ -120,6 +120,7 @@ def test_the_interval_resamples_users():
     assert again.loc["M3F", "rmse_low"] != table.loc["M3F", "rmse_low"]
 
 
+@pytest.mark.thorough
 def test_cross_validation_holds_out_each_row_once():
     train, test = fits.data()
     models = {name: fits.MODELS[name] for name in ("BPMF", "M3F")}

@@ -92,6 +92,7 @@ def chances_of_ranks(name, num_sweeps=fold_in_module.NUM_SWEEPS):
     return chances, world, posterior, folded, empty
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", RANKED)
 def test_simulated_rows_rank_evenly_among_their_draws(name):
     chances, world, posterior, folded, empty = chances_of_ranks(name)
@@ -241,6 +242,7 @@ def test_of_a_map_fit_new_factors_are_the_mode():
 LONG = {"num_warmup": 100, "num_samples": 400, "thinning": 4}
 
 
+@pytest.mark.thorough
 @pytest.mark.relaxed
 @pytest.mark.parametrize("name", ["BPMF", pytest.param("IM3F", marks=pytest.mark.slow)])
 def test_new_users_are_predicted_as_by_a_fit_with_them(name):

@@ -93,6 +93,7 @@ def test_draws_are_those_of_sample_prior(good):
     assert first["effective user topics"] == pytest.approx(effective, rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_a_fair_prior_is_let_pass():
     # Ratings drawn from the prior itself. Of 15 tail probabilities, one below 3 in 1001
     # comes by chance in fewer than 1 of 30 such tests.

@@ -36,6 +36,7 @@ def run(test, sizes, active=0):
     return checks.run_test(test, NAME, sizes, mutants.patch_of(NAME), active)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("test", checks.TESTS)
 def test_the_sampler_passes(test):
     outcome = run(test, checks.SHORT)
@@ -44,6 +45,7 @@ def test_the_sampler_passes(test):
     assert least[0] > LIMIT, f"{least[1]}: p = {least[0]:.2g}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CAUGHT)
 def test_a_mutant_is_caught(name):
     (number,) = (
@@ -52,6 +54,7 @@ def test_a_mutant_is_caught(name):
     assert run("geweke", checks.MUTANT, number).least[0] < LIMIT
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("block", ["rating variance", "topics"])
 def test_a_block_left_out_is_caught(block):
     # The joint stays as it is: only chains that start elsewhere can tell.
