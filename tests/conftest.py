@@ -1,5 +1,6 @@
 """Fixtures for all tests: strict JAX, and the folder of real data."""
 
+import importlib.util
 import os
 import tempfile
 from contextlib import ExitStack
@@ -27,11 +28,11 @@ def pytest_configure(config):
 
     What a worker has compiled all read: this one again, after its programs were
     dropped, the others, and the processes that they start. Given a bound of its size
-    (bytes), JAX locks the folder; without one it may read what is half written.
+    (bytes), JAX locks the folder by `filelock`; else it may read what is half written.
     """
     is_quick = "not slow" in config.getoption("markexpr")
     settings.load_profile("quick" if is_quick else "long")
-    if CACHE not in os.environ:
+    if CACHE not in os.environ and importlib.util.find_spec("filelock"):
         folder = tempfile.TemporaryDirectory()
         config.add_cleanup(folder.cleanup)
         os.environ[CACHE] = folder.name

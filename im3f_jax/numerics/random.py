@@ -8,9 +8,11 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.scipy.special import ndtr, ndtri
 
+from im3f_jax.numerics.bits import high_product, normal, random_bits, uniform
 from im3f_jax.numerics.reductions import ranks_within_bins
 from im3f_jax.numerics.special import log_mills_ratio
 
@@ -35,13 +37,13 @@ def standard_normal(key: Array, shape: tuple[int, ...], dtype) -> Array:
     Without the barrier the compiler repeats the draw in each of its consumers. They are
     drawn in one row: a minor axis of 10 would leave a CPU's vectors half empty.
     """
-    drawn = jax.random.normal(key, (math.prod(shape),), dtype)
+    drawn = normal(key, (math.prod(shape),), dtype)
     return lax.optimization_barrier(drawn).reshape(shape)
 
 
 def standard_uniform(key: Array, shape: tuple[int, ...], dtype) -> Array:
     """Draw uniforms on [0, 1), stored once."""
-    return lax.optimization_barrier(jax.random.uniform(key, shape, dtype))
+    return lax.optimization_barrier(uniform(key, shape, dtype))
 
 
 def log_gamma(key: Array, shape: Array) -> Array:
@@ -80,7 +82,7 @@ def log_gamma(key: Array, shape: Array) -> Array:
 
 def _fine_uniform(key: Array, shape: tuple[int, ...], dtype) -> Array:
     """Draw uniforms on (0, 1) from 64 random bits, in fine steps near 0."""
-    high, low = jax.random.bits(key, (2, *shape), jnp.uint32)
+    high, low = random_bits(key, (2, *shape))
     u = high.astype(dtype) * 2.0**-32 + (low.astype(dtype) + 0.5) * 2.0**-64
     return jnp.minimum(u, 1 - jnp.finfo(dtype).epsneg)
 
@@ -92,8 +94,8 @@ COMPACT = 1 << 14
 def _propose(key: Array, d: Array) -> tuple[Array, Array]:
     """Propose log V for Gamma(d + 1/3), and whether each proposal is accepted."""
     # One draw gives the normal (as jax.random.normal makes it) and the uniform.
-    least = jnp.nextafter(jnp.asarray(-1, d.dtype), jnp.asarray(0, d.dtype))
-    w = jax.random.uniform(key, (2, *d.shape), d.dtype, minval=least, maxval=1)
+    least = np.nextafter(np.asarray(-1, d.dtype), np.asarray(0, d.dtype))
+    w = uniform(key, (2, *d.shape), d.dtype, least, 1)
     x = lax.optimization_barrier(math.sqrt(2) * lax.erf_inv(w[0]))
     log_u = jnp.log(0.5 * (w[1] + 1))
     # V = (1 + y)^3; log U <= x^2/2 + d (1 - V + log V). For large d the terms cancel,
@@ -411,9 +413,8 @@ def chinese_restaurant_seating(
         a = concentration[jnp.minimum(row, rows - 1), column]
     u = standard_uniform(open_key, row.shape, a.dtype)
     opens = fresh | (u < a / (a + rank.astype(a.dtype)))
-    joined = start + jax.random.randint(
-        join_key, row.shape, 0, jnp.maximum(rank, 1), jnp.int32
-    )
+    bits = random_bits(join_key, row.shape)
+    joined = start + high_product(bits, jnp.maximum(rank, 1))
     link = jnp.where(opens, place, joined)
     link = lax.while_loop(
         lambda link: jnp.any(link[link] != link), lambda link: link[link], link
