@@ -34,17 +34,17 @@ WORKERS ?= 2
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo         set up $(VENV) (once) and show the library at work: 'im3f demo'"
+	@echo "make demo             set up $(VENV) (once) and show the library: 'im3f demo'"
 	@echo "make test             set up $(VENV) (once) and run the quick tests"
-	@echo "make test THOROUGH=1  the same with those that compile for long: what CI runs"
-	@echo "make test SLOW=1      all of them, the slow statistical tests too"
-	@echo "make validate     the long statistical tests of the samplers, as one table"
-	@echo "make lint         ruff: check and formatting"
-	@echo "make docs         the API reference, as HTML in build/docs"
-	@echo "make bench        throughput on this machine, as JSON in bench/results"
-	@echo "make notebooks    execute the notebooks in full, and write their .ipynb"
-	@echo "make constraints  resolve constraints.txt anew for $(PYTHONS)"
-	@echo "make clean        remove $(VENV), caches and build folders"
+	@echo "make test THOROUGH=1  the same with those that take longer: what CI runs"
+	@echo "make test SLOW=1      all of them, the slow statistical tests too, as shipped"
+	@echo "make validate         the long statistical tests of the samplers, as one table"
+	@echo "make lint             ruff: check and formatting"
+	@echo "make docs             the API reference, as HTML in build/docs"
+	@echo "make bench            throughput on this machine, as JSON in bench/results"
+	@echo "make notebooks        execute the notebooks in full, and write their .ipynb"
+	@echo "make constraints      resolve constraints.txt anew for $(PYTHONS)"
+	@echo "make clean            remove $(VENV), caches and build folders"
 	@echo
 	@echo "PYTHON=...  the Python to use (3.11 or newer; now: $(PYTHON))"
 	@echo "VENV=...    the folder of the environment (now: $(VENV))"

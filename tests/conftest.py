@@ -19,23 +19,23 @@ settings.register_profile("long", max_examples=1000, **FUZZING)
 MAX_MAPPINGS = 20_000
 
 
-# The programs that are compiled in one run of the tests; the next run compiles anew.
-CACHE = "JAX_COMPILATION_CACHE_DIR"
-
-
 def pytest_configure(config):
     """Draw few inputs where the slow tests are left out, else many; keep programs.
 
     What a worker has compiled all read: this one again, after its programs were
-    dropped, the others, and the processes that they start. Given a bound of its size
-    (bytes), JAX locks the folder by `filelock`; else it may read what is half written.
+    dropped, the others, and the processes that they start; the next run compiles anew.
+    Given a bound of its size (bytes), JAX locks the folder, by `filelock`; else it may
+    read what another process has half written.
     """
     is_quick = "not slow" in config.getoption("markexpr")
     settings.load_profile("quick" if is_quick else "long")
-    if CACHE not in os.environ and importlib.util.find_spec("filelock"):
+    if hasattr(config, "workerinput"):
+        return  # the process that started it has said where
+    os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
+    if importlib.util.find_spec("filelock"):
         folder = tempfile.TemporaryDirectory()
         config.add_cleanup(folder.cleanup)
-        os.environ[CACHE] = folder.name
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = folder.name
         os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(8 << 30)
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 

@@ -6,6 +6,7 @@ device.
 """
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +53,7 @@ def random_bits(key: Array, shape: tuple[int, ...]) -> Array:
     )
 
 
+@partial(jax.jit, static_argnums=1)  # traced once
 def _threefry(key: Array, size: int) -> Array:
     """Hash the counters 0 .. size - 1 (Salmon et al. 2011, section 4.2, 20 rounds)."""
     first, second = jax.random.key_data(key)

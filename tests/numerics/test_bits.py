@@ -70,6 +70,21 @@ def test_a_shard_may_draw_by_a_key_of_its_own():
     np.testing.assert_array_equal(jax.jit(drawn)(key), expected)
 
 
+@pytest.mark.parametrize("number", [LARGE, LARGE - 1])
+def test_a_key_used_twice_is_found(number):
+    def twice(key):
+        return bits.random_bits(key, (number,)) ^ bits.random_bits(key, (number,))
+
+    def once(key):
+        first, second = jax.random.split(key)
+        return bits.random_bits(first, (number,)) ^ bits.random_bits(second, (number,))
+
+    with jax.debug_key_reuse(True):
+        jax.jit(once)(jax.random.key(0))
+        with pytest.raises(jax.errors.KeyReuseError):
+            jax.jit(twice)(jax.random.key(0))
+
+
 def loops(shape):
     """Count the loops of a draw's program."""
     draw = jax.jit(lambda key: bits.random_bits(key, shape))
