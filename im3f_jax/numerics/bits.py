@@ -75,6 +75,9 @@ def uniform(
 ) -> Array:
     """Draw uniforms on [least, most), those of `jax.random.uniform`.
 
+    To the last bit where most - least is a power of two; else a program may round their
+    product and its sum with `least` once or twice, here as there.
+
     Parameters
     ----------
     key
