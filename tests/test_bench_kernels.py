@@ -67,6 +67,7 @@ def test_forms_of_the_draw_of_topics_are_raced():
     assert list(found) == ["xla", "pallas, tile 64", "pallas, tile 128"]
 
 
+@pytest.mark.thorough
 def test_the_command_writes_blocks_and_ceilings(results, monkeypatch, capsys):
     monkeypatch.setattr(kernels, "SIZES", {"cpu": (64, 1_000, 8)})
     monkeypatch.setattr(kernels, "DIMENSIONS", (3,))

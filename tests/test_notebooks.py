@@ -18,11 +18,6 @@ MOST_BYTES = 300_000  # of one notebook, and 1 MB of all
 OWN_PATH = re.compile(r"(?<![\w.~/])/(?:home|root|work|tmp|Users|mnt|opt)/|[A-Z]:\\\\")
 
 by_script = pytest.mark.parametrize("path", SCRIPTS, ids=lambda p: p.stem)
-first_is_quick = pytest.mark.parametrize(
-    "path",
-    [SCRIPTS[0], *(pytest.param(p, marks=pytest.mark.thorough) for p in SCRIPTS[1:])],
-    ids=lambda p: p.stem,
-)
 
 
 def notebook_of(path):
@@ -52,7 +47,8 @@ def test_there_are_six_and_they_are_small():
     assert sum(sizes) < 1_000_000
 
 
-@first_is_quick
+@pytest.mark.thorough
+@by_script
 def test_runs_on_drawn_ratings(path):
     figures = run_script(path, 1200, IM3F_NOTEBOOK_SIZE="short")
     code = [cell.source for cell in cells_of(path) if cell.kind == "code"]

@@ -55,6 +55,7 @@ def test_a_fit_is_resolved_and_keeps_its_cut_points():
     assert 0.2 < fitted.trace["residual_rmse"][0, -1] < 1.2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MODELS)
 def test_predictions_are_the_levels_by_their_probabilities(name):
     fitted = posterior(name)

@@ -41,6 +41,7 @@ def test_bytes_of_a_sweep():
     assert sums < found["psum"]["bytes"] < sums + 100
 
 
+@pytest.mark.thorough
 def test_estimate_on_paper():
     little = scaling.PAPER | {"num_ratings": 10**8, "num_users": 10**6, "devices": 4}
     found = scaling.paper_estimate(little)

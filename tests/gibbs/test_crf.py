@@ -782,6 +782,7 @@ def sampled_franchise(likelihood, room=8):
     return CRF(likelihood, Gamma(3.0, 1.5), Gamma(2.0, 1.5), room, room)
 
 
+@pytest.mark.thorough
 def test_a_sweep_keeps_the_books(float64):
     # Fixed variances, and factors of a fixed prior: half the time to compile.
     spec = dataclasses.replace(

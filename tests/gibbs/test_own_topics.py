@@ -51,6 +51,7 @@ def test_the_conditional_of_the_topics_is_exact(name, side):
             )
 
 
+@pytest.mark.thorough
 def test_a_sweep_reads_and_draws_weights_of_the_right_rows(monkeypatch):
     spec, data, state = tiny.make(tiny.PRECISIONS["float32"], SPEC)
     given = {}

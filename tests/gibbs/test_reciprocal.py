@@ -245,6 +245,7 @@ def close(found, expected):
     )
 
 
+@pytest.mark.thorough
 def test_a_sweep_gives_each_block_what_it_reads(swept):
     spec, data, state, after, _, calls = swept
     unordered = not spec.reciprocal.directed

@@ -150,6 +150,7 @@ def test_the_conditional_of_the_topics_is_exact(name, side, precision):
         )
 
 
+@pytest.mark.thorough
 def test_a_sweep_gives_each_block_the_residuals_without_the_products(monkeypatch):
     """What the blocks are given, against the model's sums rating by rating."""
     precision = tiny.PRECISIONS["float32"]

@@ -63,6 +63,7 @@ def in_shards(function, given):
     return whole(run, given)
 
 
+@pytest.mark.thorough
 def test_the_log_joint_counts_everything_once(drawn):
     spec = drawn[0]
 

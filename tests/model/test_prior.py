@@ -43,6 +43,7 @@ def draws():
         return draws_of(0)
 
 
+@pytest.mark.thorough
 def test_numbers_have_their_priors(draws):
     likelihood = SPEC.likelihood
     cases = {

@@ -37,6 +37,7 @@ def good():
         return im3f.prior_check(GOOD, fits.data()[0])
 
 
+@pytest.mark.thorough
 def test_the_datas_column_is_numpys(good):
     train, _ = fits.data()
     data = good.table["data"]
