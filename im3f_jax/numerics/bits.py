@@ -15,8 +15,8 @@ from jax import Array, lax
 
 __all__ = ["high_product", "normal", "random_bits", "uniform"]
 
-# From so many numbers on a draw is made in one pass. A sweep has some eighty draws, most
-# of them small: all in one pass they would compile for a third longer.
+# From so many numbers on a draw is made in one pass. A sweep has some eighty draws,
+# most of them small: all in one pass they would compile for a third longer.
 ONE_PASS = 1 << 14
 
 # Of Threefry-2x32, 20 rounds: by how many bits each round turns, and the key's parity.
