@@ -21,6 +21,7 @@ def test_users_are_split_whole():
         fold_in.split_users(user, 4, 3)
 
 
+@pytest.mark.thorough
 @pytest.mark.relaxed  # a fit starts by optax
 def test_folding_in_is_timed_apart_from_its_compilation(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(machine, "RESULTS", tmp_path)

@@ -267,6 +267,7 @@ def test_every_option_of_the_spec_is_an_argument_of_its_preset():
             assert (name in arguments) == (model in models), (name, model)
 
 
+@pytest.mark.thorough
 def test_an_ordinal_fit_predicts(ratings_file, tmp_path):
     out = tmp_path / "fit"
     command = ["fit", str(ratings_file), "--out", str(out), "--quiet", *FAST]

@@ -96,7 +96,9 @@ def test_levels_expected_rank_the_recommendations():
     check_against_all_pairs(fitted, seen, n=6, users=few, rank_by="upper")
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", ["M3F", pytest.param("BPMF", marks=pytest.mark.thorough)]
+)
 def test_parts_are_those_of_the_latent_mean(name):
     parts = ["global bias", "factors", "user bias", "item bias"]
     pairs = [(0, 0), (fits.COLD_USER, 7)]
@@ -319,6 +321,7 @@ def test_other_numbers_and_lengths_compile_nothing():
     fits.same(first, fits.fit(MODELS["BPMF"]))
 
 
+@pytest.mark.thorough
 def test_rows_of_one_level_give_no_nan():
     train, test = fits.data()
     values = np.where(train.user % 2 == 0, 1.0, 5.0)
@@ -328,6 +331,7 @@ def test_rows_of_one_level_give_no_nan():
     assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(fitted.draws))
 
 
+@pytest.mark.thorough
 def test_the_prior_draws_levels():
     train, _ = fits.data()
     check = im3f.prior_check(MODELS["M3F"], train)

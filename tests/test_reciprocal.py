@@ -24,7 +24,9 @@ PERSONS = 60
 # From one topic a chain needs more sweeps than these to find the moods.
 LENGTHS = {"num_warmup": 60, "num_samples": 60, "thinning": 2, "seed": 1}
 LENGTHS |= {"start_topics": 2}
-every_kind = pytest.mark.parametrize("directed", [False, True])
+every_kind = pytest.mark.parametrize(
+    "directed", [False, pytest.param(True, marks=pytest.mark.thorough)]
+)
 
 
 def model(directed, **settings):

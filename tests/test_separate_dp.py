@@ -53,6 +53,7 @@ def test_the_running_error_is_that_of_the_predictions():
     assert fits.held(found) == each * found.num_kept
 
 
+@pytest.mark.thorough
 def test_a_saved_fit_is_the_same(tmp_path):
     posterior().save(tmp_path / "fit.npz")
     again = im3f.load(tmp_path / "fit.npz")
@@ -67,6 +68,7 @@ def test_parts_of_a_prediction_sum_to_it(noise):
     check_parts(posterior(noise), [(0, 0), (30, 7), (fits.COLD_USER, 8)], names)
 
 
+@pytest.mark.thorough
 def test_precisions_are_read_off_the_right_columns():
     found = posterior(noise=True)
     trained = found.user_precision.dropna()

@@ -45,6 +45,7 @@ def test_the_running_error_is_that_of_the_predictions():
     assert fits.held(found) == each * found.num_kept
 
 
+@pytest.mark.thorough
 def test_biases_are_the_same_under_every_topic():
     draws = posterior().draws
     user = draws.user_features[..., :-1, 2:5]  # three item topics
@@ -55,6 +56,7 @@ def test_biases_are_the_same_under_every_topic():
     assert np.ptp(posterior().trace["user_shared_bias_variance"]) > 0
 
 
+@pytest.mark.thorough
 def test_parts_of_a_prediction_sum_to_it():
     names = ["global bias", "factors", "user bias", "item bias", "topic factors"]
     check_parts(posterior(), [(0, 0), (30, 7), (fits.COLD_USER, 8)], names)
@@ -71,6 +73,7 @@ def test_parts_of_a_prediction_sum_to_it():
         assert value == pytest.approx(float(user[place] @ item[place]), abs=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_saved_fit_is_the_same(tmp_path):
     posterior().save(tmp_path / "fit.npz")
     fits.same(posterior(), im3f.load(tmp_path / "fit.npz"))

@@ -225,7 +225,10 @@ def record(spec, data, state, monkeypatch, *names):
     return jax.jit(run)(jax.random.key(0), state, data)
 
 
-@pytest.fixture(scope="module", params=list(SPECS))
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("directed", marks=pytest.mark.thorough), "unordered"],
+)
 def swept(request):
     """One sweep of a spec, recorded."""
     spec, data, state = tiny.make(tiny.PRECISIONS["float32"], SPECS[request.param])

@@ -60,6 +60,7 @@ def test_a_fit_finds_the_room_that_it_needs(
     assert im3f.load(tmp_path / "fit.npz").spec == found.spec
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "method", ["parallel", pytest.param("vectorized", marks=pytest.mark.slow)]
 )

@@ -93,6 +93,7 @@ def digest(posterior):
     return found.hexdigest()
 
 
+@pytest.mark.thorough
 def test_another_process_draws_the_same_and_prints_nothing():
     code = """
 import numpy as np

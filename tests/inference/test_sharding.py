@@ -33,7 +33,13 @@ from tests.validation import members, shards
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module", params=shards.MEMBERS)
+FIRST, SECOND = shards.MEMBERS
+
+
+@pytest.fixture(
+    scope="module",
+    params=[FIRST, pytest.param(SECOND, marks=pytest.mark.thorough)],
+)
 def drawn(request):
     """A state with ratings from the prior: spec, data, state."""
     spec, data = members.MEMBERS[request.param], members.data_of(request.param)
