@@ -263,7 +263,7 @@ def test_a_rating_that_is_no_level_is_named():
     # Levels that only the test ratings hold are levels.
     train, _ = fits.data()
     low = fits.with_ratings(train, np.minimum(train.rating, 4))
-    fitted = fits.fit(MODELS["BPMF"], low, test)
+    fitted = fits.fit(MODELS["M3F"], low, test)
     np.testing.assert_array_equal(fitted.levels, LEVELS)
 
 
@@ -312,22 +312,21 @@ def test_words_and_components_say_the_same():
 
 
 def test_other_numbers_and_lengths_compile_nothing():
-    first = posterior("BPMF")
+    first = posterior()
     sizes = run_chunk._cache_size(), gibbs_sweep._cache_size()
-    model = im3f.BPMF(2, likelihood=im3f.Ordinal(cut_scale=2.0))
+    model = im3f.M3F(2, 3, 2, likelihood=im3f.Ordinal(cut_scale=2.0))
     again = fits.fit(model, num_samples=20, thinning=2, seed=4)
     assert (run_chunk._cache_size(), gibbs_sweep._cache_size()) == sizes
     assert again.draws.cut_points.shape == (1, 10, 4)
-    fits.same(first, fits.fit(MODELS["BPMF"]))
+    fits.same(first, fits.fit(MODELS["M3F"]))
 
 
-@pytest.mark.thorough
 def test_rows_of_one_level_give_no_nan():
     train, test = fits.data()
     values = np.where(train.user % 2 == 0, 1.0, 5.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
-        fitted = fits.fit(MODELS["BPMF"], fits.with_ratings(train, values), test)
+        fitted = fits.fit(MODELS["M3F"], fits.with_ratings(train, values), test)
     assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(fitted.draws))
 
 
