@@ -38,8 +38,11 @@ MODEL = "model.npz"
 COMMAND = "command.json"  # beside checkpoints
 REPORT = "report.html"
 
-_USER_WORDS = "user", "userid"
-_ITEM_WORDS = "item", "itemid", "movie", "movieid"
+_WORDS = {
+    "user": ("user", "userid"),
+    "item": ("item", "itemid", "movie", "movieid"),
+    "rating": ("rating",),
+}
 _SAMPLE = "sampled"
 _ROWS_AT_ONCE = 1 << 18  # of a table that is written, so that a long one takes no room
 
@@ -256,6 +259,7 @@ def _add_fit(commands) -> None:
         default="error",
         help="what to do about repeated (user, item) rows (default: error)",
     )
+    _add_columns(parser, "user", "item", "rating", "timestamp")
 
     model = parser.add_argument_group("model")
     model.add_argument("--model", choices=list(_PRESETS), default="im3f")
@@ -413,6 +417,7 @@ def _add_predict(commands) -> None:
     parser.add_argument(
         "pairs", metavar="PAIRS.csv", help="CSV whose header names user and item"
     )
+    _add_columns(parser, "user", "item", "timestamp")
     parser.add_argument("--out", metavar="FILE", help="default: standard output")
     parser.add_argument(
         "--unknown",
@@ -454,6 +459,7 @@ def _add_fold_in(commands) -> None:
         metavar="NEW.csv",
         help="CSV whose header names user, item and rating",
     )
+    _add_columns(parser, "user", "item", "rating")
     parser.add_argument(
         "--out", required=True, metavar="FILE.npz", help="file of the new model"
     )
@@ -503,6 +509,7 @@ def _add_recommend(commands) -> None:
     users.add_argument(
         "--users-file", metavar="FILE.csv", help="CSV whose header names user"
     )
+    _add_columns(parser, "user")
     users.add_argument("--all", action="store_true", help="all users of the model")
     parser.add_argument(
         "--include-seen",
@@ -622,6 +629,7 @@ def _add_report(commands) -> None:
         default="error",
         help="as for im3f fit (default: error)",
     )
+    _add_columns(parser, "user", "item", "rating", "timestamp")
     parser.add_argument(
         "--overwrite", action="store_true", help="replace a page that is there"
     )
@@ -711,6 +719,21 @@ def _add_clip(parser) -> None:
     )
 
 
+def _add_columns(parser, *roles: str) -> None:
+    for role in roles:
+        parser.add_argument(
+            f"--{role}-column",
+            metavar="NAME",
+            help=f"name of the column of {role}s in the header, where it is another",
+        )
+
+
+def _columns(arguments: argparse.Namespace) -> dict[str, str | None]:
+    """Names of columns, as `load_ratings` takes them."""
+    roles = "user", "item", "rating", "timestamp"
+    return {role: getattr(arguments, f"{role}_column") for role in roles}
+
+
 def _probabilities(text: str) -> list[float]:
     """Read probabilities with commas between them."""
     try:
@@ -793,6 +816,7 @@ def _fit(arguments: argparse.Namespace) -> int:
     model = _model(arguments)
     ratings = im3f_jax.load_ratings(
         arguments.file,
+        **_columns(arguments),
         duplicates=arguments.duplicates,
         data_dir=arguments.data_dir,
         progress=not arguments.quiet,
@@ -1222,11 +1246,12 @@ def _summary(metrics: dict) -> str:
 def _predict(arguments: argparse.Namespace) -> int:
     posterior = _load(arguments.model)
     frame = _read_text(arguments.pairs)
-    user = _id_column(frame, arguments.pairs, _USER_WORDS)
-    item = _id_column(frame, arguments.pairs, _ITEM_WORDS)
+    user, item = _find_columns(frame, arguments.pairs, arguments, "user", "item")
     times = None
     if posterior.time_scale is not None:
-        times = _read_times(frame, arguments.pairs)
+        times = _read_times(frame, arguments.pairs, arguments.timestamp_column)
+    elif arguments.timestamp_column is not None:
+        raise InputError("this model knows no time: leave --timestamp-column out")
     given = {
         "users": _as_known(frame[user], posterior.users),
         "items": _as_known(frame[item], posterior.items),
@@ -1279,24 +1304,39 @@ def _read_text(path: str):
     return frame.iloc[1:].reset_index(drop=True)
 
 
-def _id_column(frame, path: str, words: tuple[str, ...]) -> str:
-    """Find the one column of that name."""
-    found = [name for name in frame if _letters(name) in words]
+def _find_columns(frame, path: str, arguments, *roles: str) -> list[str]:
+    """Find a column for each role: the one that is named, or that has its name."""
+    found = [
+        _one_column(frame, path, role, getattr(arguments, f"{role}_column"))
+        for role in roles
+    ]
+    if len(set(found)) < len(found):
+        raise InputError(f"{path}: one column serves twice: {', '.join(found)}")
+    return found
+
+
+def _one_column(frame, path: str, role: str, given: str | None) -> str:
+    if given is None:
+        found = [name for name in frame if _letters(name) in _WORDS[role]]
+    else:
+        found = [name for name in frame if name == given]
     if len(found) != 1:
         raise InputError(
-            f"{path}: its first line must name one column {words[0]}; it names "
+            f"{path}: its first line must name one column {given or role}; it names "
             f"{', '.join(map(str, frame))}"
         )
     return found[0]
 
 
-def _read_times(frame, path: str) -> np.ndarray | None:
+def _read_times(frame, path: str, named: str | None) -> np.ndarray | None:
     """Read the times of the pairs, where the file has such a column."""
     import pandas as pd
 
     from im3f_jax.data.movielens import time_column
 
     place = time_column(list(frame))
+    if named is not None:
+        place = list(frame).index(_one_column(frame, path, "timestamp", named))
     if place is None:
         print(
             f"im3f: {path} has no column timestamp: what depends on time is left out",
@@ -1353,10 +1393,7 @@ def _fold_in(arguments: argparse.Namespace) -> int:
         raise InputError(f"{out} is there already: give --overwrite to replace it")
     posterior = _load(arguments.model)
     frame = _read_text(arguments.ratings)
-    names = [
-        _id_column(frame, arguments.ratings, words)
-        for words in (_USER_WORDS, _ITEM_WORDS, ("rating",))
-    ]
+    names = _find_columns(frame, arguments.ratings, arguments, *_WORDS)
     frame = frame[names].set_axis(["user", "item", "rating"], axis=1)
     side = arguments.side
     other = "item" if side == "user" else "user"
@@ -1438,11 +1475,14 @@ def _recommend(arguments: argparse.Namespace) -> int:
 
     posterior = _load(arguments.model)
     users = None
+    if arguments.user_column is not None and arguments.users_file is None:
+        raise InputError("--user-column names a column of --users-file: give that too")
     if not arguments.all:
         texts = pd.Series(arguments.user, dtype=object)
         if arguments.users_file is not None:
             frame = _read_text(arguments.users_file)
-            texts = frame[_id_column(frame, arguments.users_file, _USER_WORDS)]
+            (name,) = _find_columns(frame, arguments.users_file, arguments, "user")
+            texts = frame[name]
         users = _as_known(texts, posterior.users)
     titled = _titled(arguments, posterior)
     if posterior.time_scale is not None and arguments.time is None:
@@ -1529,6 +1569,8 @@ def _report(arguments: argparse.Namespace) -> int:
         raise InputError(f"{out.parent} is no folder that can be written to")
     if arguments.baselines and arguments.ratings is None:
         raise InputError("--baselines needs the ratings of the fit: give --ratings")
+    if any(_columns(arguments).values()) and arguments.ratings is None:
+        raise InputError("the columns that are named are those of --ratings: give that")
     say = _silent if arguments.quiet else _say
     posterior = _load(arguments.model)
     metrics, test = _judged(folder, posterior)
@@ -1541,7 +1583,10 @@ def _report(arguments: argparse.Namespace) -> int:
     where = {"data_dir": arguments.data_dir, "progress": not arguments.quiet}
     if arguments.ratings is not None:
         ratings = im3f_jax.load_ratings(
-            arguments.ratings, duplicates=arguments.duplicates, **where
+            arguments.ratings,
+            **_columns(arguments),
+            duplicates=arguments.duplicates,
+            **where,
         )
         train, test = _parted(ratings, posterior, test, arguments.ratings)
     if arguments.titles is not None:

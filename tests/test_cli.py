@@ -109,6 +109,58 @@ def test_predict_gives_what_fit_wrote(fitted, tmp_path):
     np.testing.assert_allclose(got["prediction"], frame["prediction"], rtol=1e-5)
 
 
+OWN = {"user": "customer", "item": "movie_no", "rating": "stars"}
+NAMED = [word for role in OWN for word in (f"--{role}-column", OWN[role])]
+
+
+def test_columns_of_other_names(fitted, ratings_file, tmp_path, capsys):
+    table = pd.read_csv(ratings_file, dtype={"user": str}).rename(columns=OWN)
+    table["user"] = "nobody"  # what is named goes before what has the name
+    own, out = tmp_path / "own.csv", tmp_path / "results"
+    table.to_csv(own, index=False)
+    command = ["fit", str(own), *NAMED, "--out", str(out), "--quiet", *FAST]
+    assert main([*command, "--max-user-topics", "8", "--max-item-topics", "8"]) == 0
+    pd.testing.assert_frame_equal(read(out)[0], read(fitted)[0])
+    # The other commands that read one's own tables.
+    pairs, page = tmp_path / "pairs.csv", tmp_path / "report.html"
+    table.head(3).to_csv(pairs, index=False)
+    assert main(["predict", str(out), str(pairs), *NAMED[:4]]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "customer,movie_no,stars,user,prediction" and len(shown) == 4
+    report = ["report", str(out), "--quiet", "--out", str(page)]
+    assert main([*report, "--ratings", str(own), *NAMED]) == 0
+    assert main(["recommend", str(out), "--users-file", str(pairs), *NAMED[:2]]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("0")
+    wide = ["fold-in", str(out), "--out", str(tmp_path / "wide.npz")]
+    own.write_text("stars,customer,movie_no\n5,new,7\n")
+    assert main([*wide, str(own), *NAMED]) == 0
+    assert im3f.load(tmp_path / "wide.npz").is_known(["new"], [7]).all()
+    capsys.readouterr()
+    for words, refused in (
+        (["predict", str(out), str(pairs), *NAMED[:2]], "customer, movie_no, stars"),
+        (
+            ["predict", str(out), str(pairs), *NAMED[:2], "--item-column", "customer"],
+            "serves twice: customer, customer",
+        ),
+        (
+            [
+                "predict",
+                str(out),
+                str(pairs),
+                *NAMED[:4],
+                "--timestamp-column",
+                "stars",
+            ],
+            "knows no time",
+        ),
+        (["fit", str(pairs), "--user-column", "Customer"], "one column 'Customer'"),
+        (["report", str(out), *NAMED, "--overwrite"], "those of --ratings"),
+        (["recommend", str(out), "--all", *NAMED[:2]], "give that too"),
+    ):
+        assert main(words) == 2
+        assert refused in one_line(capsys)
+
+
 def test_predict_clips_and_writes_to_standard_output(fitted, tmp_path, capsys):
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("userId,movieId\n000,7\n001,17\n")

@@ -7,7 +7,7 @@ import re
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import isfinite
 from os import PathLike
@@ -51,6 +51,8 @@ _HEADERS = (
     {"rating"},
 )
 _TIME_HEADERS = ("timestamp", "time")  # the first of them that is there
+_ROLES = ("user", "item", "rating", "timestamp")
+_Names = tuple[str | None, ...]  # what the caller calls these columns
 _HEAD_BYTES = 1 << 16  # enough to hold the first line of a table
 # Lines of text in memory at a time. pandas 2 takes a line of too many fields where a
 # piece begins, without a word, and loses the last of them: there a table is one piece.
@@ -62,6 +64,10 @@ _PLAIN_INTEGER = re.compile(r"\s*(0|-?[1-9][0-9]{0,17})\s*", re.ASCII)
 def load_ratings(
     path: str | PathLike,
     *,
+    user: str | None = None,
+    item: str | None = None,
+    rating: str | None = None,
+    timestamp: str | None = None,
     duplicates: str = "error",
     data_dir: str | PathLike | None = None,
     download: bool = True,
@@ -79,6 +85,11 @@ def load_ratings(
         folder with one of these files. Or the name of a file, folder or .zip in a
         folder of data sets, or of a generation of MovieLens: "ml-100k", "ml-1m",
         "ml-10m", "ml-20m", "ml-25m", "ml-32m" or "ml-latest-small" (which changes).
+    user, item, rating, timestamp : str, optional
+        Names of the columns, as the header spells them, or of the arrays of an .npz. By
+        default the column called user or userId is that of the users; item, itemId,
+        movie or movieId that of the items; rating; and timestamp, else time: in small
+        letters or large. Where one is given, `Ratings.columns` has the names of all.
     duplicates : {"error", "last", "mean", "keep"}
         What to do about repeated (user, item) pairs; see `Ratings.from_arrays`.
     data_dir : str or path, optional
@@ -100,17 +111,18 @@ def load_ratings(
     -------
     Ratings
         In the order of the file. Ids are int64 where the whole column is plain
-        integers, else the text of the file as it stands ("007" is not 7). Timestamps
-        are those of the column "timestamp", else "time" (without a header the fourth),
-        where every row has a number there; else there are none, and the log says why.
-        Titles and genres: `load_titles`.
+        integers, else the text of the file as it stands ("007" is not 7). Without a
+        header timestamps are the fourth column. They are numbers, or dates by ISO 8601;
+        where a row has neither there are none, and the log says why. Titles and genres:
+        `load_titles`.
 
     Raises
     ------
     InputError
         Where there is no such file and none can be downloaded, where it holds no table
-        of ratings, and for a line that cannot be read: file, line (from 1) and column
-        are named.
+        of ratings or has no column of a name that is given, and for a line that cannot
+        be read: file, line (from 1) and column are named; and so is a row (from 0)
+        without a time, where the column of times is named.
 
     Notes
     -----
@@ -120,14 +132,15 @@ def load_ratings(
     """
     place = find(path, data_dir=data_dir, download=download, progress=progress)
     file_path = _file(place)
+    given = (user, item, rating, timestamp)
     try:
-        with _table(file_path) as file:
+        with _table(file_path, given) as file:
             head = file.read(_HEAD_BYTES)
             file.seek(0)
             if head.startswith(b"PK"):
-                ratings = _read_npz(file, duplicates)
+                ratings = _read_npz(file, given, duplicates)
             else:
-                ratings = _read_table(file, _layout(head), duplicates)
+                ratings = _read_table(file, _layout(head, given), duplicates)
     except UNREADABLE as error:
         raise InputError(f"{file_path}: {_told(error)}") from error
     if str(path) in DATA_SETS:
@@ -167,56 +180,80 @@ def _compare_counts(name: str, path: Path, ratings: Ratings) -> None:
 
 
 @contextmanager
-def _table(path: Path) -> Iterator[BinaryIO]:
+def _table(path: Path, given: _Names) -> Iterator[BinaryIO]:
     """Open the file, or the one file of ratings in an archive, for reading bytes."""
     with opened(path) as file:
         if isinstance(file, zipfile.ZipFile):
-            with file.open(_member(file)) as inner:
+            with file.open(_member(file, given)) as inner:
                 yield inner
         else:
             yield file
 
 
-def _member(archive: zipfile.ZipFile) -> str:
+def _member(archive: zipfile.ZipFile, given: _Names) -> str:
     """Name the one file of ratings in an archive."""
     paths = members(archive)
     found = [path for path in paths if path.name in RATING_FILES]
-    found = found or [path for path in paths if _is_table(archive, path)]
+    found = found or [path for path in paths if _is_table(archive, path, given)]
     if len(found) != 1:
         names = ", ".join(map(str, found)) or "none"
         raise InputError(f"the archive must hold one file of ratings; it has {names}")
     return str(found[0])
 
 
-def _is_table(archive: zipfile.ZipFile, path: PurePosixPath) -> bool:
+def _is_table(archive: zipfile.ZipFile, path: PurePosixPath, given: _Names) -> bool:
     with archive.open(str(path)) as file:
         head = file.read(_HEAD_BYTES)
     try:
-        return head.startswith(b"PK") or _layout(head) is not None
+        return head.startswith(b"PK") or _layout(head, given) is not None
     except InputError:
         return False
 
 
-def _read_npz(file: BinaryIO, duplicates: str) -> Ratings:
+def _read_npz(file: BinaryIO, given: _Names, duplicates: str) -> Ratings:
     arrays = plain_arrays(file)
     if "format_version" in arrays:
+        if any(given):
+            raise InputError("holds a table of ratings, whose columns need no names")
         return Ratings.from_npz_arrays(arrays)
-    missing = {"user", "item", "rating"} - set(arrays)
+    _check_given(given)
+    names = [name or role for name, role in zip(given, _ROLES, strict=True)]
+    missing = set(names if given[3] else names[:3]) - set(arrays)
     if missing:
         raise InputError(
             f"has no array {', '.join(sorted(missing))}; its arrays are "
             f"{', '.join(arrays)}"
         )
-    times = arrays.get("timestamp")
+    times = arrays.get(names[3])
     if times is not None:
         try:
-            timestamp_array(times, "timestamp")
+            timestamp_array(times, names[3])
         except InputError as error:
+            if given[3]:
+                raise
             _log.info("The timestamps are left out: %s", error)
             times = None
-    return Ratings.from_arrays(
-        arrays["user"], arrays["item"], arrays["rating"], duplicates, timestamps=times
+    ratings = Ratings.from_arrays(
+        *(arrays[name] for name in names[:3]), duplicates, timestamps=times
     )
+    return _named(ratings, names) if any(given) else ratings
+
+
+def _named(ratings: Ratings, names: list[str]) -> Ratings:
+    """Let the columns be called what the file calls them."""
+    return replace(
+        ratings, columns=tuple(names[: 3 if ratings.timestamp is None else 4])
+    )
+
+
+def _check_given(given: _Names) -> None:
+    """Refuse names of columns that are no names, or that are given twice."""
+    names = [name for name in given if name is not None]
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise InputError(f"a column is named by its header, not by {name!r}")
+        if names.count(name) > 1:
+            raise InputError(f"the column {name!r} is named twice")
 
 
 @dataclass(frozen=True)
@@ -227,13 +264,15 @@ class _Layout:
     num_fields: int  # of the first line
     width: int  # fields of the first two lines, whichever has more
     columns: list[int]  # positions of user, item and rating among the fields
-    names: list[str]
+    names: list[str]  # of these, and of the timestamps where they have one
     has_header: bool
     time: int | None  # position of the timestamps, where there may be some
+    given: _Names
 
 
-def _layout(head: bytes) -> _Layout:
+def _layout(head: bytes, given: _Names) -> _Layout:
     """Tell from the first line how a table is to be read."""
+    _check_given(given)
     lines = head.decode("utf-8-sig", errors="replace").splitlines()
     line, next_line = [*filter(str.strip, lines), "", ""][:2]
     for separator in ("\t", "::", ","):
@@ -245,9 +284,17 @@ def _layout(head: bytes) -> _Layout:
             f"its first line has no three fields parted by tabs, '::' or commas: "
             f"{line[:80]!r}"
         )
-    words = [*map(header_word, fields)]
+    for name in filter(None, given):
+        if fields.count(name) != 1:
+            raise InputError(
+                f"its first line must name one column {name!r}; it names "
+                f"{', '.join(map(repr, fields))}"
+            )
+    others = ["" if field in given else field for field in fields]
+    words = [*map(header_word, others)]
     places = [
-        [i for i, word in enumerate(words) if word in names] for names in _HEADERS
+        [fields.index(name)] if name else [i for i, w in enumerate(words) if w in known]
+        for name, known in zip(given[:3], _HEADERS, strict=True)
     ]
     if all(places) and max(map(len, places)) > 1:
         several = next(found for found in places if len(found) > 1)
@@ -255,21 +302,30 @@ def _layout(head: bytes) -> _Layout:
             f"its first line names one column twice: "
             f"{' and '.join(repr(fields[i]) for i in several)}"
         )
-    columns = [found[0] if found else None for found in places]
-    has_header = None not in columns
-    if not has_header:
-        columns = [0, 1, 2]
-        if any(_number(field) is None for field in fields[:3]):
-            raise InputError(
-                f"its first line neither names columns user, item and rating nor "
-                f"begins with three numbers: {line[:80]!r}"
-            )
-    names = [fields[i] for i in columns] if has_header else ["user", "item", "rating"]
-    width = max(len(fields), len(_split(next_line, separator)))
-    time = 3 if len(fields) > 3 else None
+    has_header = all(places)
+    columns = [found[0] for found in places] if has_header else [0, 1, 2]
+    if not has_header and any(given):
+        missing = next(
+            role for role, found in zip(_ROLES, places, strict=False) if not found
+        )
+        raise InputError(
+            f"its first line names no column {missing}: say which it is; it names "
+            f"{', '.join(map(repr, fields))}"
+        )
+    if not has_header and any(_number(field) is None for field in fields[:3]):
+        raise InputError(
+            f"its first line neither names columns user, item and rating nor "
+            f"begins with three numbers (say which columns they are, where they have "
+            f"other names): {line[:80]!r}"
+        )
+    time, names = 3 if len(fields) > 3 else None, list(_ROLES)
     if has_header:
-        time = time_column(fields)
-    return _Layout(separator, len(fields), width, columns, names, has_header, time)
+        time = fields.index(given[3]) if given[3] else time_column(others)
+        names = [fields[i] for i in (*columns, time) if i is not None]
+    width = max(len(fields), len(_split(next_line, separator)))
+    return _Layout(
+        separator, len(fields), width, columns, names, has_header, time, given
+    )
 
 
 def time_column(names: Sequence) -> int | None:
@@ -385,7 +441,7 @@ def _read_table(file: BinaryIO, layout: _Layout, duplicates: str) -> Ratings:
         raise InputError("there are no ratings")
     users, user = IdIndex.from_values(ids[0], "user")
     items, item = IdIndex.from_values(ids[1], "item")
-    timestamp = None if time is None else times.all()
+    timestamp = None if time is None else times.all(layout.given[3])
     ratings = Ratings(
         user=user.astype(np.int32)[codes[0]],
         item=item.astype(np.int32)[codes[1]],
@@ -394,7 +450,8 @@ def _read_table(file: BinaryIO, layout: _Layout, duplicates: str) -> Ratings:
         items=items,
         timestamp=timestamp,
     )
-    return merge_duplicates(ratings, duplicates)
+    ratings = merge_duplicates(ratings, duplicates)
+    return _named(ratings, layout.names) if any(layout.given) else ratings
 
 
 def _codes(column: pd.Series, known: dict[str, int]) -> np.ndarray:
@@ -437,15 +494,18 @@ class _Times:
         self.num_rows += len(numbers)
         self.parts.append(numbers)
 
-    def all(self) -> np.ndarray | None:
-        """Give them as numbers; None, said in the log, where a row has none."""
+    def all(self, name: str | None) -> np.ndarray | None:
+        """Give them as numbers, or refuse where a row has none.
+
+        Those of a column that nobody named are left out then, which the log says.
+        """
         if not self.num_bad:
-            return timestamp_array(np.concatenate(self.parts), "timestamp")
+            return timestamp_array(np.concatenate(self.parts), name or "timestamp")
         what = "neither numbers nor ISO dates" if self.dates else "no numbers"
-        _log.info(
-            "The timestamps are left out: %d of %d are %s, first %s (from 0)",
-            *(self.num_bad, self.num_rows, what, self.first_bad),
-        )
+        bad = f"{self.num_bad} of {self.num_rows} are {what}, first {self.first_bad}"
+        if name is not None:
+            raise InputError(f"column {name!r}: {bad} (from 0)")
+        _log.info("The timestamps are left out: %s (from 0)", bad)
         return None
 
 

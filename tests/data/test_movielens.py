@@ -16,9 +16,10 @@ from im3f_jax.data.ratings import Ratings
 from im3f_jax.errors import InputError
 
 
-def rows_of(ratings):
-    columns = ["user", "item", "rating"]
-    return list(ratings.to_dataframe()[columns].itertuples(index=False, name=None))
+def rows_of(ratings, columns=("user", "item", "rating")):
+    return list(
+        ratings.to_dataframe()[list(columns)].itertuples(index=False, name=None)
+    )
 
 
 def zipped(**files):
@@ -249,6 +250,69 @@ def test_what_cannot_be_read_is_named(content, words, load):
         load(content)
     for word in words:
         assert word in str(caught.value)
+
+
+OWN = {"user": "who", "item": "SKU no", "rating": "stars"}
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, lambda b: zipped(own_csv=b)])
+def test_columns_of_other_names(pack, load):
+    table = b'when,stars,user,"SKU no", who\n7,4,x,a 1,ann\n9,2.5,y,a 2,bob\n'
+    ratings = load(pack(table), **OWN, timestamp="when")
+    assert rows_of(ratings, ["who", "SKU no", "stars", "when"]) == [
+        ("ann", "a 1", 4.0, 7),
+        ("bob", "a 2", 2.5, 9),
+    ]
+    # What is not named is found by its name, and nothing serves twice.
+    table = b"user,item,movieId,time,rating\n7,1,10,5,3\n8,2,20,6,4\n"
+    ratings = load(table, item="user", user="item")
+    assert rows_of(ratings, ["item", "user", "rating", "time"]) == [
+        (1, 7, 3.0, 5),
+        (2, 8, 4.0, 6),
+    ]
+    bare = load(b"who,item,rating\nann,1,2\n", user="who")
+    assert bare.columns == ("who", "item", "rating")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (OWN | {"user": "Who"}, "must name one column 'Who'; it names 'who', 'SKU no'"),
+        (OWN | {"user": "twice"}, "must name one column 'twice'"),
+        (OWN | {"item": "who"}, "the column 'who' is named twice"),
+        (OWN | {"item": 1}, "not by 1"),
+        (OWN | {"rating": ""}, "not by ''"),
+        ({"user": "who"}, "no column item: say which it is; it names 'who'"),
+        (OWN | {"timestamp": "when"}, "column 'when': 1 of 2 are .*'soon' in row 1"),
+        (OWN | {"rating": "when"}, "line 3, column 'when': 'soon' is not a number"),
+        ({}, "nor begins with three numbers .say which columns they are"),
+    ],
+)
+def test_columns_that_are_not_there_are_named(given, words, load):
+    table = b"who,SKU no,stars,when,twice,twice\nann,1,4,7,0,0\nbob,2,5,soon,0,0\n"
+    with pytest.raises(InputError, match=f"some file: .*{words}"):
+        load(table, **given)
+
+
+def test_arrays_of_other_names(load, tmp_path):
+    arrays = {"who": [5, 1], "film": [7, 3952], "rating": [2.0, 4.0], "when": [1, 2]}
+    given = {"user": "who", "item": "film", "timestamp": "when"}
+    ratings = load(npz(**arrays), **given)
+    expected = [(5, 7, 2.0, 1), (1, 3952, 4.0, 2)]
+    assert rows_of(ratings, ["who", "film", "rating", "when"]) == expected
+    for changed, words in (
+        ({"item": "movie"}, "has no array movie; its arrays are who, film"),
+        ({"timestamp": "then"}, "has no array then"),
+        ({"item": "who"}, "named twice"),
+    ):
+        with pytest.raises(InputError, match=words):
+            load(npz(**arrays), **given | changed)
+    arrays["when"] = [1, np.nan]
+    with pytest.raises(InputError, match="when: .*row 1"):
+        load(npz(**arrays), **given)
+    ratings.save_npz(tmp_path / "own.npz")
+    with pytest.raises(InputError, match="need no names"):
+        load_ratings(tmp_path / "own.npz", user="who")
 
 
 def test_repeated_pairs_are_merged_as_asked(load):
