@@ -1233,9 +1233,13 @@ def _summary(metrics: dict) -> str:
             f"effective dimension {metrics['effective_dimension']:.1f} of "
             f"{metrics['spec']['latent_dim']}"
         )
-    # After a resumption the parts count every process, the last one this call alone.
-    parts = {"this call" if k == "all" else k: v for k, v in metrics["seconds"].items()}
-    seconds = ", ".join(f"{name} {value:.1f} s" for name, value in parts.items())
+    # One sum, since on a CPU the sweep is compiled while the chains start. After a
+    # resumption both parts count every process, the last one this call alone.
+    took = metrics["seconds"]
+    seconds = (
+        f"{took['start'] + took['compile']:.1f} s to start and compile, "
+        f"{took['run']:.1f} s of sweeps; this call, with its files, {took['all']:.1f} s"
+    )
     lines.append(f"on {metrics['device']}: {seconds}")
     return "\n".join(lines)
 

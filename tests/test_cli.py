@@ -349,6 +349,9 @@ def test_the_summary_counts_topics(fitted):
     lines = cli._summary(metrics).splitlines()
     assert lines[0].startswith("test RMSE ") and "log probability" in lines[0]
     assert lines[1].startswith("topics in use, mean over draws: ")
+    metrics["seconds"] = {"start": 1.5, "compile": 2.25, "run": 4, "all": 9}
+    line = cli._summary(metrics).splitlines()[-1]
+    assert ": 3.8 s to start and compile, 4.0 s of sweeps; this call" in line
 
 
 @pytest.mark.parametrize(

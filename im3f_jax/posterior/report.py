@@ -359,7 +359,15 @@ def _napoleon(posterior: Posterior, train: Ratings | None, titles: plots.Titles)
     yield _picture(
         lambda ax: plots.plot_napoleon_dynamite(posterior, titles, **given, ax=ax)
     )
-    table = plots.napoleon_table(posterior, **given)[:15]
+    table = plots.napoleon_table(posterior, **given)
+    usual, table = table["mean"].median(), table[:15]
+    sure = int((table["low"] > usual).sum())
+    yield _paragraph(
+        f"Of the {len(table)} in the table {sure or 'none'} "
+        f"{'lies' if sure < 2 else 'lie'} above the median of all items, {usual:.3f}, "
+        "in 95 % of the draws"
+        + ("." if sure == len(table) else "; the rank of the others may be chance.")
+    )
     rows = [
         (
             *([plots.title_of(item, titles) or ""] if titles is not None else []),

@@ -151,6 +151,11 @@ def test_the_numbers_are_those_of_the_fit(page):
     assert posterior.versions["jax"] in text and posterior.device in text
     table = im3f.plots.napoleon_table(posterior, train=train)
     assert f"{table['mean'].iloc[0]:.3f}" in text
+    usual, shown = np.median(table["mean"]), min(len(table), 15)
+    sure = sum(low > usual for low in table["low"][:shown])
+    said = f"Of the {shown} in the table {sure or 'none'} lie"
+    assert said in text and f"median of all items, {usual:.3f}, in 95 %" in text
+    assert ("the rank of the others may be chance" in text) == (sure < shown)
     assert "up to 4 user topics (moods) by the HDP" in text
     assert f"{posterior.spec.likelihood.variance_floor:.6g}" in text
 
