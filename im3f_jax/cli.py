@@ -18,7 +18,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -731,7 +731,12 @@ def _add_columns(parser, *roles: str) -> None:
 def _columns(arguments: argparse.Namespace) -> dict[str, str | None]:
     """Names of columns, as `load_ratings` takes them."""
     roles = "user", "item", "rating", "timestamp"
-    return {role: getattr(arguments, f"{role}_column") for role in roles}
+    given = {role: getattr(arguments, f"{role}_column", None) for role in roles}
+    names = [_trimmed(name) for name in given.values() if name is not None]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"the column {name!r} is named twice")
+    return given
 
 
 def _probabilities(text: str) -> list[float]:
@@ -1110,7 +1115,8 @@ def _split(ratings, arguments: argparse.Namespace):
         if ratings.timestamp is None:
             raise InputError(
                 "--split time needs the time of every rating, and there is none in "
-                f"{arguments.file}: a column timestamp or time, of numbers or ISO dates"
+                f"{arguments.file}: a column timestamp or time, or as you name it by "
+                "--timestamp-column, of numbers or ISO dates"
             )
         fraction = 0.1 if fraction is None else fraction
         train, test = im3f_jax.time_split(ratings, test_fraction=fraction)
@@ -1144,7 +1150,13 @@ def _rows(path: str, key: str) -> np.ndarray:
 
 def _command(words: list[str]) -> str:
     """Write the command as it was given, but without the folders of its files."""
-    names = [re.sub(r"^(--[\w-]+=)?.*[/\\](?=.)", r"\1", word) for word in words]
+    option = re.compile(r"--(user|item|rating|timestamp)-column(=|$)")
+    names = [
+        word
+        if option.match(word) or option.fullmatch(before)
+        else re.sub(r"^(--[\w-]+=)?.*[/\\](?=.)", r"\1", word)
+        for before, word in zip(["", *words], words, strict=False)
+    ]
     return shlex.join(["im3f", *names])
 
 
@@ -1253,7 +1265,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     user, item = _find_columns(frame, arguments.pairs, arguments, "user", "item")
     times = None
     if posterior.time_scale is not None:
-        times = _read_times(frame, arguments.pairs, arguments.timestamp_column)
+        times = _read_times(frame, arguments.pairs, _columns(arguments))
     elif arguments.timestamp_column is not None:
         raise InputError("this model knows no time: leave --timestamp-column out")
     given = {
@@ -1310,37 +1322,46 @@ def _read_text(path: str):
 
 def _find_columns(frame, path: str, arguments, *roles: str) -> list[str]:
     """Find a column for each role: the one that is named, or that has its name."""
-    found = [
-        _one_column(frame, path, role, getattr(arguments, f"{role}_column"))
-        for role in roles
-    ]
-    if len(set(found)) < len(found):
-        raise InputError(f"{path}: one column serves twice: {', '.join(found)}")
-    return found
+    return [_one_column(frame, path, role, _columns(arguments)) for role in roles]
 
 
-def _one_column(frame, path: str, role: str, given: str | None) -> str:
-    if given is None:
-        found = [name for name in frame if _letters(name) in _WORDS[role]]
+def _one_column(frame, path: str, role: str, given: dict[str, str | None]) -> str:
+    name = given[role]
+    if name is None:
+        found = [
+            column
+            for column in _without(frame, given)
+            if _letters(column) in _WORDS[role]
+        ]
     else:
-        found = [name for name in frame if name == given]
+        found = [column for column in frame if _trimmed(column) == _trimmed(name)]
     if len(found) != 1:
         raise InputError(
-            f"{path}: its first line must name one column {given or role}; it names "
+            f"{path}: its first line must name one column {name or role}; it names "
             f"{', '.join(map(str, frame))}"
         )
     return found[0]
 
 
-def _read_times(frame, path: str, named: str | None) -> np.ndarray | None:
+def _without(frame, given: dict[str, str | None]) -> list[str]:
+    """Give the columns of a table; an empty name stands for one that is named."""
+    named = {_trimmed(name) for name in given.values() if name is not None}
+    return ["" if _trimmed(column) in named else column for column in frame]
+
+
+def _trimmed(name) -> str:
+    return str(name).strip(' "')
+
+
+def _read_times(frame, path: str, given: dict) -> np.ndarray | None:
     """Read the times of the pairs, where the file has such a column."""
     import pandas as pd
 
     from im3f_jax.data.movielens import time_column
 
-    place = time_column(list(frame))
-    if named is not None:
-        place = list(frame).index(_one_column(frame, path, "timestamp", named))
+    place = time_column(_without(frame, given))
+    if given["timestamp"] is not None:
+        place = list(frame).index(_one_column(frame, path, "timestamp", given))
     if place is None:
         print(
             f"im3f: {path} has no column timestamp: what depends on time is left out",
@@ -1573,7 +1594,8 @@ def _report(arguments: argparse.Namespace) -> int:
         raise InputError(f"{out.parent} is no folder that can be written to")
     if arguments.baselines and arguments.ratings is None:
         raise InputError("--baselines needs the ratings of the fit: give --ratings")
-    if any(_columns(arguments).values()) and arguments.ratings is None:
+    columns = _columns(arguments)
+    if columns != dict.fromkeys(columns) and arguments.ratings is None:
         raise InputError("the columns that are named are those of --ratings: give that")
     say = _silent if arguments.quiet else _say
     posterior = _load(arguments.model)
@@ -1588,7 +1610,7 @@ def _report(arguments: argparse.Namespace) -> int:
     if arguments.ratings is not None:
         ratings = im3f_jax.load_ratings(
             arguments.ratings,
-            **_columns(arguments),
+            **columns,
             duplicates=arguments.duplicates,
             **where,
         )
@@ -1596,9 +1618,11 @@ def _report(arguments: argparse.Namespace) -> int:
     if arguments.titles is not None:
         titles = im3f_jax.load_titles(arguments.titles, **where)
     elif arguments.ratings is not None:
-        try:
-            titles = im3f_jax.load_titles(arguments.ratings, download=False, **where)
-        except InputError:
+        with suppress(InputError):
+            if columns["item"] is None:  # else its column "item" has other ids
+                name = arguments.ratings
+                titles = im3f_jax.load_titles(name, download=False, **where)
+        if titles is None:
             say("Items are shown by their ids: --titles gives them titles")
     clip = metrics.get("clip")
     clip = tuple(clip) if isinstance(clip, list) else clip

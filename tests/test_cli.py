@@ -109,50 +109,47 @@ def test_predict_gives_what_fit_wrote(fitted, tmp_path):
     np.testing.assert_allclose(got["prediction"], frame["prediction"], rtol=1e-5)
 
 
-OWN = {"user": "customer", "item": "movie_no", "rating": "stars"}
+OWN = {"user": "customer", "item": "movie_no", "rating": "stars (1/5)"}
 NAMED = [word for role in OWN for word in (f"--{role}-column", OWN[role])]
 
 
 def test_columns_of_other_names(fitted, ratings_file, tmp_path, capsys):
     table = pd.read_csv(ratings_file, dtype={"user": str}).rename(columns=OWN)
-    table["user"] = "nobody"  # what is named goes before what has the name
+    # What is named goes before what has the name.
+    table["user"], table["item"], table["title"] = "nobody", range(len(table)), "No. 9"
     own, out = tmp_path / "own.csv", tmp_path / "results"
     table.to_csv(own, index=False)
     command = ["fit", str(own), *NAMED, "--out", str(out), "--quiet", *FAST]
     assert main([*command, "--max-user-topics", "8", "--max-item-topics", "8"]) == 0
     pd.testing.assert_frame_equal(read(out)[0], read(fitted)[0])
+    assert " --rating-column 'stars (1/5)' " in read(out)[1]["command"]
     # The other commands that read one's own tables.
     pairs, page = tmp_path / "pairs.csv", tmp_path / "report.html"
     table.head(3).to_csv(pairs, index=False)
     assert main(["predict", str(out), str(pairs), *NAMED[:4]]) == 0
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0] == "customer,movie_no,stars,user,prediction" and len(shown) == 4
+    assert shown[0].endswith(",user,item,title,prediction") and len(shown) == 4
     report = ["report", str(out), "--quiet", "--out", str(page)]
     assert main([*report, "--ratings", str(own), *NAMED]) == 0
+    assert "No. 9" not in page.read_text()  # which belongs to a number of a line
     assert main(["recommend", str(out), "--users-file", str(pairs), *NAMED[:2]]) == 0
     assert capsys.readouterr().out.splitlines()[1].startswith("0")
     wide = ["fold-in", str(out), "--out", str(tmp_path / "wide.npz")]
-    own.write_text("stars,customer,movie_no\n5,new,7\n")
+    own.write_text(" stars (1/5) ,customer,movie_no\n5,new,7\n")
     assert main([*wide, str(own), *NAMED]) == 0
     assert im3f.load(tmp_path / "wide.npz").is_known(["new"], [7]).all()
     capsys.readouterr()
+    predict = ["predict", str(out), str(pairs)]
     for words, refused in (
-        (["predict", str(out), str(pairs), *NAMED[:2]], "customer, movie_no, stars"),
         (
-            ["predict", str(out), str(pairs), *NAMED[:2], "--item-column", "customer"],
-            "serves twice: customer, customer",
+            [*predict, "--user-column", "item"],
+            "name one column item; it names customer",
         ),
         (
-            [
-                "predict",
-                str(out),
-                str(pairs),
-                *NAMED[:4],
-                "--timestamp-column",
-                "stars",
-            ],
-            "knows no time",
+            [*predict, *NAMED[:2], "--item-column", "customer"],
+            "'customer' is named twice",
         ),
+        ([*predict, *NAMED[:4], "--timestamp-column", "title"], "knows no time"),
         (["fit", str(pairs), "--user-column", "Customer"], "one column 'Customer'"),
         (["report", str(out), *NAMED, "--overwrite"], "those of --ratings"),
         (["recommend", str(out), "--all", *NAMED[:2]], "give that too"),

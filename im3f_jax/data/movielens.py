@@ -23,6 +23,7 @@ from im3f_jax.data.ratings import Ratings, merge_duplicates, timestamp_array
 from im3f_jax.data.sources import (
     DAMAGED,
     DATA_SETS,
+    ZIP_STARTS,
     find,
     members,
     opened,
@@ -52,6 +53,7 @@ _HEADERS = (
 )
 _TIME_HEADERS = ("timestamp", "time")  # the first of them that is there
 _ROLES = ("user", "item", "rating", "timestamp")
+_FRINGE = ' "'  # about a field of a header
 _Names = tuple[str | None, ...]  # what the caller calls these columns
 _HEAD_BYTES = 1 << 16  # enough to hold the first line of a table
 # Lines of text in memory at a time. pandas 2 takes a line of too many fields where a
@@ -89,7 +91,8 @@ def load_ratings(
         Names of the columns, as the header spells them, or of the arrays of an .npz. By
         default the column called user or userId is that of the users; item, itemId,
         movie or movieId that of the items; rating; and timestamp, else time: in small
-        letters or large. Where one is given, `Ratings.columns` has the names of all.
+        letters or large (in an .npz user, item, rating and timestamp, as they stand).
+        Where one is given, `Ratings.columns` has the names of all.
     duplicates : {"error", "last", "mean", "keep"}
         What to do about repeated (user, item) pairs; see `Ratings.from_arrays`.
     data_dir : str or path, optional
@@ -132,12 +135,12 @@ def load_ratings(
     """
     place = find(path, data_dir=data_dir, download=download, progress=progress)
     file_path = _file(place)
-    given = (user, item, rating, timestamp)
     try:
+        given = _given_names(user, item, rating, timestamp)
         with _table(file_path, given) as file:
             head = file.read(_HEAD_BYTES)
             file.seek(0)
-            if head.startswith(b"PK"):
+            if head.startswith(ZIP_STARTS):
                 ratings = _read_npz(file, given, duplicates)
             else:
                 ratings = _read_table(file, _layout(head, given), duplicates)
@@ -195,6 +198,8 @@ def _member(archive: zipfile.ZipFile, given: _Names) -> str:
     paths = members(archive)
     found = [path for path in paths if path.name in RATING_FILES]
     found = found or [path for path in paths if _is_table(archive, path, given)]
+    if not found and len(paths) == 1 and any(given):
+        found = paths  # whose header is then said
     if len(found) != 1:
         names = ", ".join(map(str, found)) or "none"
         raise InputError(f"the archive must hold one file of ratings; it has {names}")
@@ -205,7 +210,7 @@ def _is_table(archive: zipfile.ZipFile, path: PurePosixPath, given: _Names) -> b
     with archive.open(str(path)) as file:
         head = file.read(_HEAD_BYTES)
     try:
-        return head.startswith(b"PK") or _layout(head, given) is not None
+        return head.startswith(ZIP_STARTS) or _layout(head, given) is not None
     except InputError:
         return False
 
@@ -216,15 +221,19 @@ def _read_npz(file: BinaryIO, given: _Names, duplicates: str) -> Ratings:
         if any(given):
             raise InputError("holds a table of ratings, whose columns need no names")
         return Ratings.from_npz_arrays(arrays)
-    _check_given(given)
     names = [name or role for name, role in zip(given, _ROLES, strict=True)]
+    for name, role in zip(given[:3], _ROLES, strict=False):
+        if name is None and role in given:
+            raise InputError(
+                f"{role!r} is named as another array: say which is that of {role}s"
+            )
     missing = set(names if given[3] else names[:3]) - set(arrays)
     if missing:
         raise InputError(
             f"has no array {', '.join(sorted(missing))}; its arrays are "
             f"{', '.join(arrays)}"
         )
-    times = arrays.get(names[3])
+    times = None if names[3] in names[:3] else arrays.get(names[3])
     if times is not None:
         try:
             timestamp_array(times, names[3])
@@ -246,14 +255,16 @@ def _named(ratings: Ratings, names: list[str]) -> Ratings:
     )
 
 
-def _check_given(given: _Names) -> None:
-    """Refuse names of columns that are no names, or that are given twice."""
-    names = [name for name in given if name is not None]
+def _given_names(*names: str | None) -> _Names:
+    """Refuse what is no name, or is there twice; fields of a header are stripped so."""
     for name in names:
-        if not isinstance(name, str) or not name:
+        if name is not None and (not isinstance(name, str) or not name.strip(_FRINGE)):
             raise InputError(f"a column is named by its header, not by {name!r}")
-        if names.count(name) > 1:
+    given = tuple(name and name.strip(_FRINGE) for name in names)
+    for name in filter(None, given):
+        if given.count(name) > 1:
             raise InputError(f"the column {name!r} is named twice")
+    return given
 
 
 @dataclass(frozen=True)
@@ -272,11 +283,10 @@ class _Layout:
 
 def _layout(head: bytes, given: _Names) -> _Layout:
     """Tell from the first line how a table is to be read."""
-    _check_given(given)
     lines = head.decode("utf-8-sig", errors="replace").splitlines()
     line, next_line = [*filter(str.strip, lines), "", ""][:2]
     for separator in ("\t", "::", ","):
-        fields = [field.strip(' "') for field in _split(line, separator)]
+        fields = [field.strip(_FRINGE) for field in _split(line, separator)]
         if len(fields) >= 3:
             break
     else:
@@ -366,7 +376,7 @@ def _read_table(file: BinaryIO, layout: _Layout, duplicates: str) -> Ratings:
         separator, width = ":", 2 * width - 1
         columns = [2 * column for column in columns]
         spare = [column - 1 for column in columns if column > 0]
-        if time is not None:
+        if time:  # before the first field there is none
             time *= 2
             spare.append(time - 1)
         usecols = columns + spare

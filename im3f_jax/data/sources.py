@@ -26,6 +26,7 @@ from im3f_jax.errors import InputError
 __all__ = [
     "DAMAGED",
     "DATA_SETS",
+    "ZIP_STARTS",
     "find",
     "members",
     "opened",
@@ -35,6 +36,8 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
+# How a .zip or .npz begins: one that holds files, and one that is empty.
+ZIP_STARTS = (b"PK\x03\x04", b"PK\x05\x06")
 # What a damaged .gz or .zip, or one of a kind that Python does not know, raises.
 DAMAGED = (
     EOFError,
@@ -234,13 +237,13 @@ def opened(path: Path) -> Iterator[BinaryIO | zipfile.ZipFile]:
     An .npz, which is an archive of nothing but arrays, is given as bytes.
     """
     with open(path, "rb") as file:
-        magic = file.read(2)
+        magic = file.read(4)
         file.seek(0)
-        if magic == b"\x1f\x8b":
+        if magic.startswith(b"\x1f\x8b"):
             with gzip.open(file) as inner:
                 yield inner
             return
-        if magic == b"PK":
+        if magic in ZIP_STARTS:
             with zipfile.ZipFile(file) as archive:
                 if not all(name.endswith(".npy") for name in archive.namelist()):
                     yield archive

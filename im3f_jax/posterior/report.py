@@ -362,9 +362,10 @@ def _napoleon(posterior: Posterior, train: Ratings | None, titles: plots.Titles)
     table = plots.napoleon_table(posterior, **given)
     usual, table = table["mean"].median(), table[:15]
     sure = int((table["low"] > usual).sum())
+    whose = "all items" if train is None else f"items of {least} ratings or more"
     yield _paragraph(
         f"Of the {len(table)} in the table {sure or 'none'} "
-        f"{'lies' if sure < 2 else 'lie'} above the median of all items, {usual:.3f}, "
+        f"{'lies' if sure < 2 else 'lie'} above the median of {whose}, {usual:.3f}, "
         "in 95 % of the draws"
         + ("." if sure == len(table) else "; the rank of the others may be chance.")
     )

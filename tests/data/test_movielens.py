@@ -240,7 +240,8 @@ def test_ratings_are_read_to_the_last_digit(load):
         (b"\x80\x81,\xff,3\n", ["first line"]),
         (gzip.compress(b"1,2,3\n" * 9, mtime=0)[:-9], ["end-of-stream"]),
         (b"\x1f\x8b no archive", [""]),
-        (b"PK no archive", ["zip"]),
+        (b"PK\x03\x04 no archive", ["zip"]),
+        (b"PK no archive", ["first line"]),
         (zipped(a_csv=b"1,2,3", b_csv=b"1,2,3"), ["one file", "a.csv, b.csv"]),
         (zipped(README=b"hello"), ["one file", "none"]),
     ],
@@ -272,6 +273,12 @@ def test_columns_of_other_names(pack, load):
     ]
     bare = load(b"who,item,rating\nann,1,2\n", user="who")
     assert bare.columns == ("who", "item", "rating")
+    # Spaces and quotes about a field are none of its name.
+    table = b'PK, who ,"the ""what""",rating\n0,ann,1,2\n'
+    assert len(load(table, user=" who", item='the "what"')) == 1
+    table = b"when::who::what::stars\n5::ann::b::4\n"
+    given = {"user": "who", "item": "what", "rating": "stars", "timestamp": "when"}
+    assert rows_of(load(table, **given), list(given.values())) == [("ann", "b", 4.0, 5)]
 
 
 @pytest.mark.parametrize(
@@ -290,8 +297,9 @@ def test_columns_of_other_names(pack, load):
 )
 def test_columns_that_are_not_there_are_named(given, words, load):
     table = b"who,SKU no,stars,when,twice,twice\nann,1,4,7,0,0\nbob,2,5,soon,0,0\n"
-    with pytest.raises(InputError, match=f"some file: .*{words}"):
-        load(table, **given)
+    for content in (table, zipped(own_csv=table)) if given else (table,):
+        with pytest.raises(InputError, match=f"some file: .*{words}"):
+            load(content, **given)
 
 
 def test_arrays_of_other_names(load, tmp_path):
@@ -307,6 +315,11 @@ def test_arrays_of_other_names(load, tmp_path):
     ):
         with pytest.raises(InputError, match=words):
             load(npz(**arrays), **given | changed)
+    # Nothing serves twice.
+    with pytest.raises(InputError, match="say which is that of users"):
+        load(npz(user=[1], film=[2], rating=[3.0]), item="user")
+    times = load(npz(user=[1], item=[2], timestamp=[3.0]), rating="timestamp")
+    assert times.timestamp is None and times.rating.tolist() == [3.0]
     arrays["when"] = [1, np.nan]
     with pytest.raises(InputError, match="when: .*row 1"):
         load(npz(**arrays), **given)

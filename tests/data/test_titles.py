@@ -226,7 +226,8 @@ def test_genres_of_the_old_set_need_their_names(data, caplog):
         (b"5\t7\t3\t881250949\n", "first line"),
         (b"a,b,c\n", "first line"),
         (b"", "first line"),
-        (b"PK no archive", "zip"),
+        (b"PK\x03\x04 no archive", "zip"),
+        (b"PK no archive", "first line"),
     ],
 )
 def test_what_cannot_be_read_is_named(content, words, load):
