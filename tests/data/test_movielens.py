@@ -271,6 +271,9 @@ def test_columns_of_other_names(pack, load):
         (1, 7, 3.0, 5),
         (2, 8, 4.0, 6),
     ]
+    table = b"item,movieId,time,rating,when\n7,1,10,5,3\n"
+    other = load(table, user="item", rating="time", timestamp="rating")
+    assert rows_of(other, other.columns) == [(7, 1, 10.0, 5)]
     bare = load(b"who,item,rating\nann,1,2\n", user="who")
     assert bare.columns == ("who", "item", "rating")
     # Spaces and quotes about a field are none of its name.
