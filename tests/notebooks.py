@@ -1,13 +1,15 @@
 """Cells of a notebook's script, and a run of them as a notebook would run them.
 
-    python -m tests.notebooks notebooks/01_quickstart.py
+    python -m tests.notebooks notebooks/01_quickstart.py notebooks/02_prior_checks.py
 
-runs the cells of one script, shows what ends each as a notebook would, draws every
-figure, and prints how many there are. It needs neither Jupyter nor a display.
+runs the cells of each script, shows what ends a cell as a notebook would, draws every
+figure, and prints how many there are and the seconds. Scripts of one command share
+nothing but what JAX has compiled. It needs neither Jupyter nor a display.
 """
 
 import ast
 import sys
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,8 +61,12 @@ def run(path):
     figures = plt.get_fignums()
     for figure in figures:
         plt.figure(figure).canvas.draw()
+    plt.close("all")
     return len(figures)
 
 
 if __name__ == "__main__":
-    print("figures:", run(sys.argv[1]))
+    for script in sys.argv[1:]:
+        begin = time.perf_counter()
+        print("figures:", run(script))
+        print(f"{script}: {time.perf_counter() - begin:.0f} s", file=sys.stderr)

@@ -24,11 +24,11 @@ def notebook_of(path):
     return json.loads(path.with_suffix(".ipynb").read_text("utf-8"))
 
 
-def run_script(path, timeout, **settings):
-    """Run a script in a process of its own; return the number of its figures."""
+def run_scripts(paths, timeout, **settings):
+    """Run scripts in a process of their own; return the number of figures of each."""
     given = {k: v for k, v in os.environ.items() if not k.startswith("IM3F_")}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.notebooks", path],
+        [sys.executable, "-m", "tests.notebooks", *paths],
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -37,7 +37,7 @@ def run_script(path, timeout, **settings):
         env=given | settings,
     )
     assert done.returncode == 0, done.stderr
-    return int(done.stdout.rpartition("figures: ")[2])
+    return [int(n) for n in re.findall(r"^figures: (\d+)$", done.stdout, re.MULTILINE)]
 
 
 def test_there_are_six_and_they_are_small():
@@ -48,18 +48,19 @@ def test_there_are_six_and_they_are_small():
 
 
 @pytest.mark.thorough
-@by_script
-def test_runs_on_drawn_ratings(path):
-    figures = run_script(path, 1200, IM3F_NOTEBOOK_SIZE="short")
-    code = [cell.source for cell in cells_of(path) if cell.kind == "code"]
-    assert figures == sum(any(word in cell for word in DRAWS) for cell in code) > 0
+def test_they_run_on_drawn_ratings():
+    # Together, so that what several fit is compiled once.
+    figures = run_scripts(SCRIPTS, 1800, IM3F_NOTEBOOK_SIZE="short")
+    for path, number in zip(SCRIPTS, figures, strict=True):
+        code = [cell.source for cell in cells_of(path) if cell.kind == "code"]
+        assert number == sum(any(word in cell for word in DRAWS) for cell in code) > 0
 
 
 @pytest.mark.slow
 @by_script
 def test_runs_in_full(path):
     data = {k: os.environ[k] for k in ["IM3F_DATA_DIR"] if k in os.environ}
-    run_script(path, 3600, **data)
+    run_scripts([path], 3600, **data)
 
 
 @by_script
