@@ -783,7 +783,9 @@ TABLES = {
     "scaling": lambda: scaling("scaling"),
     "memory": lambda: memory("memory_ml-1m_d40_k128", "memory_20m"),
     "paper": lambda: on_paper("scaling"),
-    "validation": lambda: validation("validation", "validation_members"),
+    "validation": lambda: validation(
+        "validation", "validation_members", "validation_franchise"
+    ),
     "truncation": lambda: truncation("validation"),
     "mixing": lambda: mixing("mixing"),
     "reproduced_topics": lambda: reproduced("topics", reproduced_topics),
