@@ -730,13 +730,11 @@ def _add_columns(parser, *roles: str) -> None:
 
 def _columns(arguments: argparse.Namespace) -> dict[str, str | None]:
     """Names of columns, as `load_ratings` takes them."""
+    from im3f_jax.data.movielens import given_names
+
     roles = "user", "item", "rating", "timestamp"
-    given = {role: getattr(arguments, f"{role}_column", None) for role in roles}
-    names = [_trimmed(name) for name in given.values() if name is not None]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"the column {name!r} is named twice")
-    return given
+    names = [getattr(arguments, f"{role}_column", None) for role in roles]
+    return dict(zip(roles, given_names(*names), strict=True))
 
 
 def _probabilities(text: str) -> list[float]:
@@ -1334,7 +1332,7 @@ def _one_column(frame, path: str, role: str, given: dict[str, str | None]) -> st
             if _letters(column) in _WORDS[role]
         ]
     else:
-        found = [column for column in frame if _trimmed(column) == _trimmed(name)]
+        found = [column for column in frame if _trimmed(column) == name]
     if len(found) != 1:
         raise InputError(
             f"{path}: its first line must name one column {name or role}; it names "
@@ -1345,12 +1343,14 @@ def _one_column(frame, path: str, role: str, given: dict[str, str | None]) -> st
 
 def _without(frame, given: dict[str, str | None]) -> list[str]:
     """Give the columns of a table; an empty name stands for one that is named."""
-    named = {_trimmed(name) for name in given.values() if name is not None}
+    named = given.values()
     return ["" if _trimmed(column) in named else column for column in frame]
 
 
 def _trimmed(name) -> str:
-    return str(name).strip(' "')
+    from im3f_jax.data.movielens import FRINGE
+
+    return str(name).strip(FRINGE)
 
 
 def _read_times(frame, path: str, given: dict) -> np.ndarray | None:

@@ -33,8 +33,10 @@ from im3f_jax.data.sources import (
 from im3f_jax.errors import InputError
 
 __all__ = [
+    "FRINGE",
     "RATING_FILES",
     "UNREADABLE",
+    "given_names",
     "header_word",
     "ids_of_texts",
     "item_column",
@@ -53,7 +55,7 @@ _HEADERS = (
 )
 _TIME_HEADERS = ("timestamp", "time")  # the first of them that is there
 _ROLES = ("user", "item", "rating", "timestamp")
-_FRINGE = ' "'  # about a field of a header
+FRINGE = ' "'  # about a field of a header
 _Names = tuple[str | None, ...]  # what the caller calls these columns
 _HEAD_BYTES = 1 << 16  # enough to hold the first line of a table
 # Lines of text in memory at a time. pandas 2 takes a line of too many fields where a
@@ -136,7 +138,7 @@ def load_ratings(
     place = find(path, data_dir=data_dir, download=download, progress=progress)
     file_path = _file(place)
     try:
-        given = _given_names(user, item, rating, timestamp)
+        given = given_names(user, item, rating, timestamp)
         with _table(file_path, given) as file:
             head = file.read(_HEAD_BYTES)
             file.seek(0)
@@ -255,12 +257,12 @@ def _named(ratings: Ratings, names: list[str]) -> Ratings:
     )
 
 
-def _given_names(*names: str | None) -> _Names:
+def given_names(*names: str | None) -> _Names:
     """Refuse what is no name, or is there twice; fields of a header are stripped so."""
     for name in names:
-        if name is not None and (not isinstance(name, str) or not name.strip(_FRINGE)):
+        if name is not None and (not isinstance(name, str) or not name.strip(FRINGE)):
             raise InputError(f"a column is named by its header, not by {name!r}")
-    given = tuple(name and name.strip(_FRINGE) for name in names)
+    given = tuple(name and name.strip(FRINGE) for name in names)
     for name in filter(None, given):
         if given.count(name) > 1:
             raise InputError(f"the column {name!r} is named twice")
@@ -286,7 +288,7 @@ def _layout(head: bytes, given: _Names) -> _Layout:
     lines = head.decode("utf-8-sig", errors="replace").splitlines()
     line, next_line = [*filter(str.strip, lines), "", ""][:2]
     for separator in ("\t", "::", ","):
-        fields = [field.strip(_FRINGE) for field in _split(line, separator)]
+        fields = [field.strip(FRINGE) for field in _split(line, separator)]
         if len(fields) >= 3:
             break
     else:
